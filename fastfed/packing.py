@@ -1,0 +1,187 @@
+"""An nn.Module's trainable parameters in one vector: every tensor on a 64-byte border, reachable by name without
+copies."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import torch
+from torch import Tensor, nn
+
+from .kernels import covers
+
+_BORDER = 64  # bytes: a cache line, and the widest SIMD register
+
+
+@dataclass(frozen=True)
+class Slot:
+    """One tensor's place: `offset` and `numel` in elements of the packed vector."""
+
+    name: str
+    offset: int
+    shape: tuple[int, ...]
+
+    @property
+    def numel(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def span(self) -> slice:
+        return slice(self.offset, self.offset + self.numel)
+
+
+@dataclass(frozen=True)
+class Packing:
+    """Where each parameter of a module lies in its packed vector of `size` numbers of `dtype`.
+
+    `aliases` maps the further names of a tied parameter to the one it is packed under. `frozen` (requires_grad False)
+    and `buffers` list, by name and shape, the tensors of the module that the vector does not hold. Gaps between tensors
+    are zeros.
+    """
+
+    slots: tuple[Slot, ...]
+    size: int
+    dtype: torch.dtype = torch.float32
+    aliases: Mapping[str, str] = field(default_factory=dict)
+    frozen: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    buffers: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, module: nn.Module) -> Packing:
+        """The packing of `module`'s trainable parameters, in their order, tied ones once.
+
+        float16 and bfloat16 parameters are held as float32; float64 ones make the whole vector float64.
+        """
+        _refuse_running_statistics(module)
+        named = dict(module.named_parameters())
+        trainable = {name: p for name, p in named.items() if p.requires_grad}
+        if not trainable:
+            raise ValueError("module: has no trainable parameter to pack")
+        for name, p in trainable.items():
+            if not p.is_floating_point():
+                raise TypeError(
+                    f"module: parameter {name!r} is {p.dtype}; only floating-point parameters can be packed"
+                )
+            if isinstance(p, nn.UninitializedParameter):
+                raise ValueError(
+                    f"module: parameter {name!r} has no shape yet; run one batch through the lazy module first"
+                )
+        dtypes = {p.dtype for p in trainable.values()}
+        return cls.from_shapes(
+            {name: tuple(p.shape) for name, p in trainable.items()},
+            dtype=torch.float64 if torch.float64 in dtypes else torch.float32,
+            aliases=_aliases(module, named),
+            frozen={name: tuple(p.shape) for name, p in named.items() if not p.requires_grad},
+            buffers={name: tuple(b.shape) for name, b in module.named_buffers()},
+        )
+
+    @classmethod
+    def from_shapes(
+        cls,
+        shapes: Mapping[str, tuple[int, ...]],
+        *,
+        dtype: torch.dtype = torch.float32,
+        aliases: Mapping[str, str] | None = None,
+        frozen: Mapping[str, tuple[int, ...]] | None = None,
+        buffers: Mapping[str, tuple[int, ...]] | None = None,
+    ) -> Packing:
+        """The packing of tensors with these names and shapes, without a module."""
+        border = _BORDER // dtype.itemsize
+        slots, end = [], 0
+        for name, shape in shapes.items():
+            slot = Slot(name, end, tuple(shape))
+            slots.append(slot)
+            end = -(-(slot.offset + slot.numel) // border) * border
+        return cls(tuple(slots), end, dtype, aliases or {}, frozen or {}, buffers or {})
+
+    @cached_property
+    def _by_name(self) -> dict[str, Slot]:
+        return {slot.name: slot for slot in self.slots}
+
+    @property
+    def parameters(self) -> int:
+        """How many numbers the tensors hold, gaps not counted."""
+        return sum(slot.numel for slot in self.slots)
+
+    def zeros(self, clients: int | None = None, device: torch.device | str = "cpu") -> Tensor:
+        """A vector (size,) of zeros, or a batch (clients, size)."""
+        shape = (self.size,) if clients is None else (clients, self.size)
+        return torch.zeros(shape, dtype=self.dtype, device=device)
+
+    def views(self, x: Tensor) -> dict[str, Tensor]:
+        """Every tensor by name as a view of `x` (size,), shaped as in the module; of a batch (clients, size), with the
+        clients in front. Tied names share one view."""
+        self._check(x)
+        views = {slot.name: x[..., slot.span].unflatten(-1, slot.shape or (1,)) for slot in self.slots}
+        for slot in self.slots:
+            if not slot.shape:
+                views[slot.name] = views[slot.name].squeeze(-1)
+        return views | {alias: views[name] for alias, name in self.aliases.items() if name in views}
+
+    def pack(self, module: nn.Module, out: Tensor | None = None) -> Tensor:
+        """The parameters of `module` as one vector (size,) on their device, into `out` if given."""
+        parameters = self._parameters(module)
+        if out is None:
+            out = self.zeros(device=next(iter(parameters.values())).device)
+        self._fill(out, {name: p.detach() for name, p in parameters.items()})
+        return out
+
+    def pack_grad(self, module: nn.Module, out: Tensor | None = None) -> Tensor:
+        """The gradients of `module` as one vector (size,), zeros where a parameter has none."""
+        parameters = self._parameters(module)
+        if out is None:
+            out = self.zeros(device=next(iter(parameters.values())).device)
+        grads = {name: torch.zeros_like(p) if p.grad is None else p.grad for name, p in parameters.items()}
+        self._fill(out, grads)
+        return out
+
+    def unpack(self, x: Tensor, module: nn.Module) -> None:
+        """Writes the vector `x` (size,) into the parameters of `module`."""
+        self._check(x, one=True)
+        with torch.no_grad():
+            for name, p in self._parameters(module).items():
+                p.copy_(x[self._by_name[name].span].view(p.shape))
+
+    def cover(self) -> Tensor:
+        """The SM3 cover of the packed tensors (``kernels.covers``), as an SM3 state carries it."""
+        return covers.encode([slot.offset for slot in self.slots], [slot.shape for slot in self.slots])
+
+    def _fill(self, out: Tensor, tensors: Mapping[str, Tensor]) -> None:
+        self._check(out, one=True)
+        for name, tensor in tensors.items():
+            out[self._by_name[name].span] = tensor.reshape(-1)
+
+    def _check(self, x: Tensor, one: bool = False) -> None:
+        if not isinstance(x, Tensor):
+            raise TypeError(f"x: must be a torch.Tensor, got {type(x).__name__}")
+        if x.shape[-1:] != (self.size,) or x.dim() > (1 if one else 2):
+            wanted = f"({self.size},)" if one else f"({self.size},) or (clients, {self.size})"
+            raise ValueError(f"x: must have shape {wanted}, got {tuple(x.shape)}")
+
+    def _parameters(self, module: nn.Module) -> dict[str, nn.Parameter]:
+        """The module's parameters by slot name; an error if it is not shaped like the module packed."""
+        named = dict(module.named_parameters(remove_duplicate=False))
+        for slot in self.slots:
+            if slot.name not in named or tuple(named[slot.name].shape) != slot.shape:
+                found = tuple(named[slot.name].shape) if slot.name in named else "no such parameter"
+                raise ValueError(f"module: parameter {slot.name!r} should have shape {slot.shape}, found {found}")
+        return {slot.name: named[slot.name] for slot in self.slots}
+
+
+def _refuse_running_statistics(module: nn.Module) -> None:
+    """Running statistics are not parameters: averaged over clients they would silently go stale."""
+    for name, layer in module.named_modules():
+        if isinstance(layer, nn.modules.batchnorm._NormBase) and layer.running_mean is not None:
+            raise ValueError(
+                f"module: layer {name or type(module).__name__!r} ({type(layer).__name__}) keeps running statistics, "
+                "which federated averaging cannot train; use nn.GroupNorm (or track_running_stats=False) instead"
+            )
+
+
+def _aliases(module: nn.Module, named: Mapping[str, nn.Parameter]) -> dict[str, str]:
+    first = {id(p): name for name, p in named.items()}
+    every = module.named_parameters(remove_duplicate=False)
+    return {name: first[id(p)] for name, p in every if name not in named}

@@ -1,0 +1,158 @@
+"""SM3's cover of packed tensors: one set per index of every axis, and how any rank becomes a matrix.
+
+The layout travels inside the optimizer state as one int64 tensor, so that a saved state is complete. Per tensor it
+holds ``offset, mu_offset, split, rank, size_0 .. size_{rank-1}``: where the tensor starts in the packed vector, where
+its per-axis vectors start in ``mu`` (they follow each other, axis by axis), and how many leading axes count as rows.
+
+A tensor of any rank is worked as a matrix: its leading `split` axes flattened into rows, the rest into columns. The
+smallest cover value at (row, column) is then min(row_min[row], col_min[column]), and maxima over rows and columns fold
+back onto the axes, so one matrix kernel serves every rank. Rank 0 and 1 are one row of singletons (then SM3 is
+AdaGrad): no row axis, row_min = inf.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One axis inside its side (rows or columns): index i on the axis is ``(flat // stride) % size``."""
+
+    mu_offset: int
+    size: int
+    stride: int
+
+
+@dataclass(frozen=True)
+class Block:
+    """One tensor as a matrix; `row_offset` and `col_offset` place its row and column vectors among all tensors'."""
+
+    offset: int
+    rows: int
+    cols: int
+    row_offset: int
+    col_offset: int
+    row_axes: tuple[Axis, ...]
+    col_axes: tuple[Axis, ...]
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """All tensors of a packed vector."""
+
+    blocks: tuple[Block, ...]
+    mu_size: int
+    row_size: int
+    col_size: int
+
+
+def encode(offsets: Sequence[int], shapes: Sequence[tuple[int, ...]]) -> Tensor:
+    """The layout tensor of tensors with these `shapes`, starting at `offsets` of the packed vector."""
+    numbers: list[int] = []
+    mu_offset = 0
+    for offset, shape in zip(offsets, shapes, strict=True):
+        axes = tuple(shape) if len(shape) >= 2 else (math.prod(shape),)
+        numbers += [offset, mu_offset, _best_split(axes), len(axes), *axes]
+        mu_offset += sum(axes)
+    return torch.tensor(numbers, dtype=torch.int64)
+
+
+def _best_split(axes: tuple[int, ...]) -> int:
+    """The split with the shortest row and column vectors, the longer columns where two are equal."""
+    if len(axes) < 2:
+        return 0
+    splits = range(1, len(axes))
+    return min(splits, key=lambda split: (math.prod(axes[:split]) + math.prod(axes[split:]), split))
+
+
+def decode(cover: Tensor) -> Layout:
+    """The layout that `encode` wrote; cached by content."""
+    return _decode(cover.numpy().tobytes())
+
+
+@lru_cache(maxsize=64)
+def _decode(raw: bytes) -> Layout:
+    numbers = torch.frombuffer(bytearray(raw), dtype=torch.int64).tolist()
+    blocks: list[Block] = []
+    at = mu_end = row_offset = col_offset = 0
+    while at < len(numbers):
+        offset, mu_offset, split, rank = numbers[at : at + 4]
+        shape = tuple(numbers[at + 4 : at + 4 + rank])
+        at += 4 + rank
+        rows, row_axes = _side(shape[:split], mu_offset)
+        cols, col_axes = _side(shape[split:], mu_offset + sum(shape[:split]))
+        blocks.append(Block(offset, rows, cols, row_offset, col_offset, row_axes, col_axes, shape))
+        row_offset += rows
+        col_offset += cols
+        mu_end = mu_offset + sum(shape)
+    return Layout(tuple(blocks), mu_end, row_offset, col_offset)
+
+
+def _side(sizes: tuple[int, ...], mu_offset: int) -> tuple[int, tuple[Axis, ...]]:
+    axes = []
+    for i, size in enumerate(sizes):
+        axes.append(Axis(mu_offset, size, math.prod(sizes[i + 1 :])))
+        mu_offset += size
+    return math.prod(sizes), tuple(axes)
+
+
+@dataclass
+class Workspace:
+    """The row and column vectors of one step, each (clients, all tensors' rows or columns)."""
+
+    layout: Layout
+    row_min: Tensor
+    col_min: Tensor
+    row_max: Tensor
+    col_max: Tensor
+
+
+def expand(mu: Tensor, layout: Layout) -> Workspace:
+    """Row and column minima of `mu` (clients, mu_size), and maxima at zero ready to be raised."""
+    clients = mu.shape[0]
+    row_min = mu.new_full((clients, layout.row_size), math.inf)
+    col_min = mu.new_full((clients, layout.col_size), math.inf)
+    for block in layout.blocks:
+        _expand_side(mu, block.row_axes, row_min[:, block.row_offset : block.row_offset + block.rows])
+        _expand_side(mu, block.col_axes, col_min[:, block.col_offset : block.col_offset + block.cols])
+    return Workspace(layout, row_min, col_min, torch.zeros_like(row_min), torch.zeros_like(col_min))
+
+
+def _expand_side(mu: Tensor, axes: tuple[Axis, ...], out: Tensor) -> None:
+    grid = out.unflatten(1, [axis.size for axis in axes]) if axes else out
+    for position, axis in enumerate(axes):
+        torch.minimum(grid, _along(mu, axis, position, len(axes)), out=grid)
+
+
+def _along(mu: Tensor, axis: Axis, position: int, rank: int) -> Tensor:
+    """One axis vector of mu, shaped to broadcast along its position in a side of `rank` axes."""
+    shape = [mu.shape[0]] + [1] * rank
+    shape[position + 1] = axis.size
+    return mu[:, axis.mu_offset : axis.mu_offset + axis.size].view(shape)
+
+
+def fold(workspace: Workspace, mu_size: int) -> Tensor:
+    """The maxima of `workspace` over every cover set, in mu's layout: (clients, mu_size)."""
+    maxima = workspace.row_max.new_empty((workspace.row_max.shape[0], mu_size))
+    for block in workspace.layout.blocks:
+        _fold_side(workspace.row_max[:, block.row_offset : block.row_offset + block.rows], block.row_axes, maxima)
+        _fold_side(workspace.col_max[:, block.col_offset : block.col_offset + block.cols], block.col_axes, maxima)
+    return maxima
+
+
+def _fold_side(side: Tensor, axes: tuple[Axis, ...], maxima: Tensor) -> None:
+    if not axes:
+        return
+    grid = side.unflatten(1, [axis.size for axis in axes])
+    for position, axis in enumerate(axes):
+        others = [1 + other for other in range(len(axes)) if other != position]
+        reduced = grid.amax(dim=others) if others else grid
+        maxima[:, axis.mu_offset : axis.mu_offset + axis.size] = reduced

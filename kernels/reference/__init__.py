@@ -1,0 +1,20 @@
+"""The reference backend: plain torch over whole vectors, any device and dtype. Slow, short, and the oracle."""
+
+from .aggregate_step import aggregate_step
+from .client_step import client_step
+from .norms import clip, norms
+from .philox import normal, permutation, uniform
+from .server_step import server_step
+from .weighted_sum import weighted_sum
+
+__all__ = [
+    "aggregate_step",
+    "client_step",
+    "clip",
+    "normal",
+    "norms",
+    "permutation",
+    "server_step",
+    "uniform",
+    "weighted_sum",
+]

@@ -1,0 +1,67 @@
+"""Random numbers as int64 tensor arithmetic."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .. import bind
+from ..streams import StreamWords
+
+_MASK = 0xFFFFFFFF
+
+
+def _wide_multiply(a: Any, b: int) -> tuple[Any, Any]:
+    product = a * b  # wraps modulo 2^64; the shift is arithmetic, the mask drops the sign's copies
+    return (product >> 32) & _MASK, product & _MASK
+
+
+_philox = bind.load(
+    "philox",
+    "torch",
+    {
+        "wide_multiply": _wide_multiply,
+        "to_float": lambda word: word.to(torch.float32),
+        "log": torch.log,
+        "sqrt": torch.sqrt,
+        "cos": torch.cos,
+        "sin": torch.sin,
+        "UNIT24": 2.0**-24,
+        "UNIT32": 2.0**-32,
+        "HALF": 0.5,
+        "MINUS_TWO": -2.0,
+        "TWO_PI": 2.0 * math.pi,
+    },
+)
+
+
+def _words(stream: StreamWords, clients: Tensor, blocks: int) -> list[Tensor]:
+    """Four tensors (clients, blocks): the words of every block of every client's stream."""
+    block = torch.arange(blocks, dtype=torch.int64, device=clients.device)[None, :]
+    zero = torch.zeros_like(block)
+    counter = (block, zero + stream.step, clients[:, None] + zero, zero + stream.round)
+    return list(_philox.philox(*counter, stream.key0, stream.key1))
+
+
+def uniform(out: Tensor, stream: StreamWords, clients: Tensor) -> None:
+    """out: (clients, n) float32."""
+    words = _words(stream, clients, -(-out.shape[1] // 4))
+    numbers = torch.stack([_philox.uniform_of(word) for word in words], dim=-1)
+    out.copy_(numbers.flatten(1)[:, : out.shape[1]])
+
+
+def normal(out: Tensor, stream: StreamWords, clients: Tensor) -> None:
+    """out: (clients, n) float32."""
+    words = _words(stream, clients, -(-out.shape[1] // 4))
+    numbers = torch.stack([*_philox.normal_pair(*words[:2]), *_philox.normal_pair(*words[2:])], dim=-1)
+    out.copy_(numbers.flatten(1)[:, : out.shape[1]])
+
+
+def permutation(out: Tensor, stream: StreamWords, clients: Tensor) -> None:
+    """out: (clients, n) int64, every row a permutation of 0 .. n-1."""
+    words = _words(stream, clients, -(-out.shape[1] // 2))
+    keys = torch.stack([_philox.sort_key(*words[:2]), _philox.sort_key(*words[2:])], dim=-1)
+    out.copy_(keys.flatten(1)[:, : out.shape[1]].sort(dim=1, stable=True).indices)

@@ -1,0 +1,161 @@
+"""Every update rule, once, as plain scalar functions: the one Python definition of the mathematics.
+
+`bind.py` loads this file once per backend with ``sqrt``, ``maximum``, ``minimum``, ``where`` and ``sign`` bound to that
+backend's own: torch (``reference``: whole tensors, any dtype), math (``numba``: scalars) and Triton (blocks). The C++
+twin is ``csrc/rules.h``; the tests hold the two against each other.
+
+Two conventions keep a single source right in every type system. No numeric literal meets an element (a literal would
+widen float32 under numba), so complements arrive ready-made: ``gain = 1 - beta``, computed in double on the host. And
+an absent vector arrives as zero together with coefficients that make it vanish exactly, so no rule has variants.
+"""
+
+# ruff: noqa: F821  (the five names above are bound by the loader)
+# mypy: ignore-errors
+
+
+# ---- pieces ---------------------------------------------------------------------------------------------------------
+
+
+def first_moment(m, g, beta1, gain1):
+    """Running mean (``gain1 = 1 - beta1``) or running sum (``gain1 = 1``: heavy-ball momentum) of g."""
+    return beta1 * m + gain1 * g
+
+
+def second_moment(v, q, beta2, gain2):
+    """Running mean of the squares q; AdaGrad's running sum is ``beta2 = gain2 = 1``."""
+    return beta2 * v + gain2 * q
+
+
+def yogi_moment(v, q, gain2):
+    """Yogi's second moment: it moves towards q by at most ``gain2 * q``."""
+    return v - gain2 * q * sign(v - q)
+
+
+def preconditioned(m, v, eps, root_eps, root_scale):
+    """m over the root of v; ``root_scale`` carries v's bias correction, ``root_eps`` sits inside the root."""
+    return m / (sqrt(v + root_eps) * root_scale + eps)
+
+
+def corrected_gradient(g, x, anchor, correction, weight_decay, prox, scale):
+    """What a client rule sees of g: FedProx pull, SCAFFOLD correction, weight decay, then the clipping scale."""
+    return scale * (g + weight_decay * x + prox * (x - anchor) + correction)
+
+
+def moved(x, direction, step):
+    """A client's move: down the direction."""
+    return x - step * direction
+
+
+def change(g, g_prev):
+    """What Delta-SGD measures between two gradients."""
+    return g - g_prev
+
+
+# ---- server rules: (x, m, v, vmax) after one step along the aggregated delta ----------------------------------------
+
+
+def server_sgd(x, delta, m, v, vmax, lr, beta1, gain1, beta2, gain2, tau, root_eps, root_scale, of_delta):
+    return x + lr * delta, m, v, vmax
+
+
+def server_momentum(x, delta, m, v, vmax, lr, beta1, gain1, beta2, gain2, tau, root_eps, root_scale, of_delta):
+    m = first_moment(m, delta, beta1, gain1)
+    return x + lr * m, m, v, vmax
+
+
+def server_adam(x, delta, m, v, vmax, lr, beta1, gain1, beta2, gain2, tau, root_eps, root_scale, of_delta):
+    m = first_moment(m, delta, beta1, gain1)
+    q = delta * delta if of_delta else m * m
+    v = second_moment(v, q, beta2, gain2)
+    return x + lr * preconditioned(m, v, tau, root_eps, root_scale), m, v, vmax
+
+
+def server_yogi(x, delta, m, v, vmax, lr, beta1, gain1, beta2, gain2, tau, root_eps, root_scale, of_delta):
+    m = first_moment(m, delta, beta1, gain1)
+    q = delta * delta if of_delta else m * m
+    v = yogi_moment(v, q, gain2)
+    return x + lr * preconditioned(m, v, tau, root_eps, root_scale), m, v, vmax
+
+
+def server_ams(x, delta, m, v, vmax, lr, beta1, gain1, beta2, gain2, tau, root_eps, root_scale, of_delta):
+    m = first_moment(m, delta, beta1, gain1)
+    q = delta * delta if of_delta else m * m
+    v = second_moment(v, q, beta2, gain2)
+    vmax = maximum(vmax, v)
+    return x + lr * preconditioned(m, vmax, tau, root_eps, root_scale), m, v, vmax
+
+
+# ---- client directions: (direction, m), v being the second moment of this step already ------------------------------
+# `keep` is 0 where the update floor takes this step's m away, else 1.
+
+
+def direction_sgd(g, m, v, beta1, gain1, eps, root_eps, root_scale, keep):
+    return g, m
+
+
+def direction_momentum(g, m, v, beta1, gain1, eps, root_eps, root_scale, keep):
+    m = first_moment(m, g, beta1, gain1)
+    return m, m
+
+
+def direction_adagrad(g, m, v, beta1, gain1, eps, root_eps, root_scale, keep):
+    """With ``beta1 > 0``, m is a running mean of preconditioned gradients (the reference SM3's momentum)."""
+    m = first_moment(m, preconditioned(keep * g, v, eps, root_eps, root_scale), beta1, gain1)
+    return m, m
+
+
+def direction_adam(g, m, v, beta1, gain1, eps, root_eps, root_scale, keep):
+    m = keep * first_moment(m, g, beta1, gain1)
+    return preconditioned(m, v, eps, root_eps, root_scale), m
+
+
+# ---- numbers per client (float64) -----------------------------------------------------------------------------------
+
+
+def bias(beta, count):
+    """What a running mean that started at zero falls short of after `count` entries."""
+    return 1.0 - beta**count
+
+
+def refreshes_at(clock, delay):
+    """Whether second moments are refreshed at this step (or epoch), counted from 1."""
+    return (clock - 1) % delay == 0
+
+
+def clip_scale(norm, clip):
+    """min(1, clip / norm), safe at norm 0."""
+    return clip / maximum(norm, clip)
+
+
+def floor_keep(norm, floor):
+    """FedAda2's update floor: 0 if 0 < norm < floor, else 1."""
+    return where((norm > 0.0) & (norm < floor), 0.0, 1.0)
+
+
+def delta_sgd_step_size(move, change, lr, theta, gamma, delta, lr_eps):
+    """Delta-SGD's next step size and its ratio to the last; without a usable measurement it only grows."""
+    grown = sqrt(1.0 + delta * theta) * lr
+    measurable = (move > 0.0) & (change > 0.0)
+    measured = gamma * move / (2.0 * where(measurable, change, 1.0))
+    step = where(measurable, minimum(measured, grown), grown) + lr_eps
+    return step, step / lr
+
+
+def sps_step_size(loss, square_norm, c, f_star, lr_max):
+    """Stochastic Polyak step size; a loss below f_star takes no step, a zero gradient cannot."""
+    gap = maximum(loss - f_star, 0.0)
+    nonzero = square_norm > 0.0
+    return where(nonzero, minimum(gap / (c * where(nonzero, square_norm, 1.0)), lr_max), lr_max)
+
+
+# ---- numbers of the server step -------------------------------------------------------------------------------------
+
+
+def server_scales(lr, beta1, beta2, step):
+    """(lr, root_scale) with the AFO authors' bias correction: tau joins the *uncorrected* root."""
+    return lr * sqrt(bias(beta2, step)) / bias(beta1, step), 1.0
+
+
+def server_scales_ams(lr, beta1, beta2, step):
+    """(lr, root_scale) with the FedAMS authors' bias correction: tau joins the corrected root."""
+    return lr / bias(beta1, step), 1.0 / sqrt(bias(beta2, step))

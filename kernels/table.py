@@ -1,0 +1,307 @@
+"""The table of rules: their names, their options with defaults and domains, and the state they keep.
+
+Everything the front door knows of a rule stands here, once. A rule names the formula it runs (a function of
+``rules.py`` and its twin in ``rules.h``) and what it keeps; adding a rule is adding a row.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Any, NamedTuple, TypeVar
+
+_Rule = TypeVar("_Rule")
+
+REQUIRED: Any = object()  # the default of an option that has none
+
+
+@dataclass(frozen=True)
+class Domain:
+    """A set of admissible values and the words that an error uses for it."""
+
+    words: str
+    admits: Callable[[Any], bool]
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _choice(*values: str) -> Domain:
+    return Domain("one of " + ", ".join(repr(v) for v in values), lambda v: isinstance(v, str) and v in values)
+
+
+POSITIVE = Domain("a finite number > 0", lambda v: _is_number(v) and v > 0)
+NON_NEGATIVE = Domain("a finite number >= 0", lambda v: _is_number(v) and v >= 0)
+FINITE = Domain("a finite number", _is_number)
+DECAY = Domain("a number in [0, 1)", lambda v: _is_number(v) and 0 <= v < 1)
+COUNT = Domain("a whole number >= 1", lambda v: isinstance(v, int) and not isinstance(v, bool) and v >= 1)
+FLAG = Domain("True or False", lambda v: isinstance(v, bool))
+POSITIVE_OR_NONE = Domain("a finite number > 0, or None", lambda v: v is None or POSITIVE.admits(v))
+FOLLOWED = _choice("momentum", "delta")
+
+
+@dataclass(frozen=True)
+class Option:
+    """One hyperparameter: its default (`REQUIRED` if it has none) and what it may be."""
+
+    default: Any
+    domain: Domain
+
+
+class ServerNumbers(NamedTuple):
+    """The numbers of one server step, as every backend's kernel takes them; `of_delta` picks a compiled variant."""
+
+    lr: float
+    beta1: float
+    gain1: float
+    beta2: float
+    gain2: float
+    tau: float
+    root_eps: float
+    root_scale: float
+    of_delta: bool
+    bias_correction: bool
+
+
+class ClientNumbers(NamedTuple):
+    """The numbers of one client step that all clients share; None where the rule or the call does without."""
+
+    lr: float | None  # None: given per client, or found by the rule
+    beta1: float
+    gain1: float
+    beta2: float
+    gain2: float
+    eps: float
+    root_eps: float
+    delay: int
+    floor: float
+    weight_decay: float
+    prox: float
+    clip: float | None
+    gamma: float
+    delta: float
+    theta: float
+    grow_first: bool
+    lr_eps: float
+    c: float
+    f_star: float
+    lr_max: float
+
+
+@dataclass(frozen=True)
+class ServerRule:
+    """A server rule: `formula` is its ``server_*`` function, `moments` the vectors it keeps."""
+
+    name: str
+    formula: str
+    moments: tuple[str, ...]
+    options: Mapping[str, Option]
+    second_moment_sums: bool = False  # AdaGrad: the second moment is a sum, not a mean
+
+
+@dataclass(frozen=True)
+class ClientRule:
+    """A client rule: `formula` is its ``direction_*`` function.
+
+    `cover` is None, "II" or "I": where the second moment lives (per coordinate, or per cover set in SM3's two forms).
+    `step_size` is None, "delta_sgd" or "sps": who chooses the step size, if not the caller.
+    """
+
+    name: str
+    formula: str
+    vectors: tuple[str, ...]
+    scalars: tuple[str, ...]
+    options: Mapping[str, Option]
+    cover: str | None = None
+    step_size: str | None = None
+
+    @property
+    def corrects_bias(self) -> bool:
+        return self.formula == "adam"
+
+    @cached_property
+    def kept(self) -> tuple[str, ...]:
+        """Names that its state always holds."""
+        return (*self.vectors, *self.scalars)
+
+    @cached_property
+    def optional(self) -> frozenset[str]:
+        """Names that its state may hold besides vectors and scalars; "cover" and "sets" are layouts, never written."""
+        if self.cover is not None:
+            kept = {"II": {"nu"}, "I": set()}[self.cover] | ({"m"} if self.formula == "adagrad" else set())
+            return frozenset({"mu", "cover", "sets"} | kept)
+        return frozenset({"grad_prev"} if self.step_size == "delta_sgd" else ())
+
+    @property
+    def has_second_moment(self) -> bool:
+        return self.formula in ("adagrad", "adam")
+
+
+_LR = {"lr": Option(REQUIRED, NON_NEGATIVE)}
+_AVERAGING = {"lr": Option(1.0, NON_NEGATIVE)}
+_TAU = {"tau": Option(1e-3, POSITIVE)}
+
+
+def _adaptive(beta1: float, followed: str) -> dict[str, Option]:
+    return {**_LR, "beta1": Option(beta1, DECAY), **_TAU, "second_moment_of": Option(followed, FOLLOWED)}
+
+
+def _adam_like(followed: str) -> dict[str, Option]:
+    return {**_adaptive(0.9, followed), "beta2": Option(0.99, DECAY), "bias_correction": Option(False, FLAG)}
+
+
+SERVER_RULES: dict[str, ServerRule] = {
+    rule.name: rule
+    for rule in (
+        ServerRule("sgd", "sgd", (), _AVERAGING),
+        ServerRule("momentum", "momentum", ("m",), {**_AVERAGING, "momentum": Option(0.9, DECAY)}),
+        ServerRule("adagrad", "adam", ("m", "v"), _adaptive(0.0, "momentum"), second_moment_sums=True),
+        ServerRule("adam", "adam", ("m", "v"), _adam_like("momentum")),
+        ServerRule("yogi", "yogi", ("m", "v"), _adam_like("momentum")),
+        ServerRule("ams", "ams", ("m", "v", "vmax"), _adam_like("delta")),
+    )
+}
+
+_CORRECTIONS = {
+    "weight_decay": Option(0.0, NON_NEGATIVE),
+    "prox": Option(0.0, NON_NEGATIVE),
+    "clip": Option(None, POSITIVE_OR_NONE),
+}
+_SECOND_MOMENT = {
+    **_LR,
+    **_CORRECTIONS,
+    "eps": Option(1e-8, POSITIVE),
+    "delay": Option(1, COUNT),
+    "floor": Option(0.0, NON_NEGATIVE),
+}
+_ADAM = {**_SECOND_MOMENT, "beta1": Option(0.9, DECAY), "beta2": Option(0.999, DECAY)}
+_SM3 = {
+    **_SECOND_MOMENT,
+    "eps": Option(1e-8, NON_NEGATIVE),
+    "root_eps": Option(0.0, NON_NEGATIVE),
+    "beta1": Option(0.0, DECAY),
+}
+_DELTA_SGD = {
+    **_CORRECTIONS,
+    "lr": Option(0.2, POSITIVE),
+    "gamma": Option(2.0, POSITIVE),
+    "delta": Option(0.1, NON_NEGATIVE),
+    "theta": Option(1.0, POSITIVE),
+    "grow_first": Option(False, FLAG),
+    "lr_eps": Option(0.0, NON_NEGATIVE),
+}
+_SPS = {
+    **_CORRECTIONS,
+    "c": Option(0.5, POSITIVE),
+    "f_star": Option(0.0, FINITE),
+    "lr_max": Option(1.0, POSITIVE),
+}
+COUNTERS = ("step", "refreshes")
+
+CLIENT_RULES: dict[str, ClientRule] = {
+    rule.name: rule
+    for rule in (
+        ClientRule("sgd", "sgd", (), (), {**_LR, **_CORRECTIONS}),
+        ClientRule("momentum", "momentum", ("m",), (), {**_LR, **_CORRECTIONS, "momentum": Option(0.9, DECAY)}),
+        ClientRule("adagrad", "adagrad", ("v",), COUNTERS, _SECOND_MOMENT),
+        ClientRule("adam", "adam", ("m", "v"), COUNTERS, _ADAM),
+        ClientRule("sm3", "adagrad", (), COUNTERS, _SM3, cover="II"),
+        ClientRule("sm3_1", "adagrad", (), COUNTERS, _SM3, cover="I"),
+        ClientRule("sm3_adam", "adam", ("m",), COUNTERS, _ADAM, cover="II"),
+        ClientRule("sm3_1_adam", "adam", ("m",), COUNTERS, _ADAM, cover="I"),
+        ClientRule("delta_sgd", "sgd", (), ("step", "lr", "theta", "move"), _DELTA_SGD, step_size="delta_sgd"),
+        ClientRule("sps", "sgd", (), ("lr",), _SPS, step_size="sps"),
+    )
+}
+
+
+def nearest(word: str, known: Mapping[str, Any] | tuple[str, ...]) -> str:
+    """' Did you mean ...?' for a word close to a known one, else ''."""
+    match = difflib.get_close_matches(word, list(known), n=1)
+    return f" Did you mean {match[0]!r}?" if match else ""
+
+
+def find_rule(rules: Mapping[str, _Rule], name: str) -> _Rule:
+    """The rule of that name, or an error that lists the known ones."""
+    rule = rules.get(name)
+    if rule is None:
+        raise ValueError(f"rule: {name!r} is not one of {', '.join(rules)}.{nearest(str(name), tuple(rules))}")
+    return rule
+
+
+def resolve_options(what: str, known: Mapping[str, Option], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Defaults overlaid with `given`, each value inside its domain; `what` names the rule in errors."""
+    for name, value in given.items():
+        if name not in known:
+            options = ", ".join(known) or "none"
+            raise ValueError(f"{name}: {what} has no such option (it takes {options}).{nearest(name, known)}")
+        if not known[name].domain.admits(value):
+            raise ValueError(f"{name}: must be {known[name].domain.words}, got {value!r}")
+    resolved = {name: option.default for name, option in known.items()} | dict(given)
+    for name, value in resolved.items():
+        if value is REQUIRED:
+            raise ValueError(f"{name}: {what} needs it, {known[name].domain.words}")
+    return resolved
+
+
+@lru_cache(maxsize=512)
+def server_numbers(rule_name: str, given: tuple[tuple[str, Any], ...]) -> ServerNumbers:
+    """The numbers of a server step from its options; cached, so that a training loop pays for checks once."""
+    rule = find_rule(SERVER_RULES, rule_name)
+    o = resolve_options(f"server rule {rule_name!r}", rule.options, dict(given))
+    is_sum = rule.second_moment_sums
+    beta1 = o["momentum"] if "momentum" in o else o.get("beta1", 0.0)
+    beta2 = 1.0 if is_sum else o.get("beta2", 0.0)
+    return ServerNumbers(
+        lr=float(o["lr"]),
+        beta1=float(beta1),
+        gain1=1.0 if "momentum" in o else 1.0 - beta1,
+        beta2=float(beta2),
+        gain2=1.0 if is_sum else 1.0 - beta2,
+        tau=float(o.get("tau", 0.0)),
+        root_eps=0.0,
+        root_scale=1.0,
+        of_delta=o.get("second_moment_of") == "delta",
+        bias_correction=o.get("bias_correction", False),
+    )
+
+
+@lru_cache(maxsize=512)
+def client_numbers(rule_name: str, lr_per_client: bool, given: tuple[tuple[str, Any], ...]) -> ClientNumbers:
+    """The numbers of a client step from its options (`lr` left out of `given` when it comes per client); cached."""
+    rule = find_rule(CLIENT_RULES, rule_name)
+    known = rule.options
+    if lr_per_client and "lr" in known:
+        known = {name: option for name, option in known.items() if name != "lr"}
+    o = resolve_options(f"client rule {rule_name!r}", known, dict(given))
+    if o.get("eps", 1.0) == 0 and o.get("root_eps", 1.0) == 0:
+        raise ValueError("eps: must be > 0 unless root_eps is, got 0")
+    is_sum = rule.formula == "adagrad"
+    beta1 = o["momentum"] if "momentum" in o else o.get("beta1", 0.0)
+    beta2 = 1.0 if is_sum else o.get("beta2", 0.0)
+    return ClientNumbers(
+        lr=o.get("lr"),
+        beta1=float(beta1),
+        gain1=1.0 if "momentum" in o else 1.0 - beta1,
+        beta2=float(beta2),
+        gain2=1.0 if is_sum else 1.0 - beta2,
+        eps=float(o.get("eps", 0.0)),
+        root_eps=float(o.get("root_eps", 0.0)),
+        delay=o.get("delay", 1),
+        floor=float(o.get("floor", 0.0)),
+        weight_decay=float(o["weight_decay"]),
+        prox=float(o["prox"]),
+        clip=None if o["clip"] is None else float(o["clip"]),
+        gamma=float(o.get("gamma", 0.0)),
+        delta=float(o.get("delta", 0.0)),
+        theta=float(o.get("theta", 1.0)),
+        grow_first=o.get("grow_first", False),
+        lr_eps=float(o.get("lr_eps", 0.0)),
+        c=float(o.get("c", 0.0)),
+        f_star=float(o.get("f_star", 0.0)),
+        lr_max=float(o.get("lr_max", 0.0)),
+    )

@@ -1,0 +1,124 @@
+"""Builds the private extension ``fastfed._core``. Everything else of the package is described in pyproject.toml.
+
+Without a working C++ compiler FastFed still installs: the numba backend takes over and `fastfed doctor` says so.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+
+ROOT = Path(__file__).parent
+IS_X86 = platform.machine().lower() in ("x86_64", "amd64")
+
+# One SIMD level per file, chosen at run time; csrc/cpu/simd.h lists them. Rounding is the same at every level:
+# contraction into fused multiply-adds is off, so that the bits do not depend on the compiler's mood.
+SIMD_FLAGS = {
+    "blocks_avx2.cpp": ["-mavx2", "-mf16c"],
+    "blocks_avx512.cpp": ["-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mf16c", "-mprefer-vector-width=512"],
+}
+COMMON_FLAGS = [
+    "-std=c++17", "-O3", "-g0", "-fopenmp", "-fvisibility=hidden", "-ffp-contract=off", "-fno-math-errno",
+    "-fno-trapping-math", "-Wall", "-Wextra", "-Wshadow", "-Wconversion", "-Wno-sign-conversion",
+]  # fmt: skip
+
+NEEDS_TORCH = """
+FastFed's extension is compiled against the torch that will run it, and torch is not installed here. Please run
+
+    pip install torch==2.13.0 setuptools wheel
+    pip install --no-build-isolation .
+
+(--no-build-isolation lets the build see that torch.)
+"""
+NO_COMPILER = """
+-----------------------------------------------------------------------------------------------------------
+FastFed: the C++ extension was NOT built: {error}
+FastFed will run on its numba backend. For the fast one, install a C++17 compiler (g++ or clang++) and
+reinstall with: pip install --no-build-isolation --force-reinstall --no-deps .
+-----------------------------------------------------------------------------------------------------------
+"""
+
+
+def torch_paths() -> tuple[list[str], list[str], int]:
+    """Include and library directories of the installed torch, and its C++ ABI."""
+    try:
+        import torch
+        from torch.utils.cpp_extension import include_paths, library_paths
+    except ImportError:
+        sys.exit(NEEDS_TORCH)
+    return include_paths(), library_paths(), int(torch.compiled_with_cxx11_abi())
+
+
+def extension() -> Extension:
+    includes, libraries, abi = torch_paths()
+    sources = ["csrc/bind.cpp", *sorted(str(p.relative_to(ROOT)) for p in (ROOT / "csrc" / "cpu").rglob("*.cpp"))]
+    if not IS_X86:
+        sources = [source for source in sources if Path(source).name not in SIMD_FLAGS]
+    return Extension(
+        "fastfed._core",
+        sources,
+        depends=[str(p.relative_to(ROOT)) for p in (ROOT / "csrc").rglob("*.h")],
+        include_dirs=["csrc"],
+        library_dirs=libraries,
+        libraries=["c10", "torch", "torch_cpu", "torch_python"],
+        define_macros=[
+            ("TORCH_EXTENSION_NAME", "_core"),
+            ("_GLIBCXX_USE_CXX11_ABI", str(abi)),
+            ("FASTFED_X86", str(int(IS_X86))),
+        ],
+        # as system headers: torch's warnings are not ours to fix
+        extra_compile_args=[*COMMON_FLAGS, *(flag for path in includes for flag in ("-isystem", path))],
+        extra_link_args=["-fopenmp"],  # torch's libraries are loaded before ours: fastfed imports torch first
+        language="c++",
+    )
+
+
+class BuildExtension(build_ext):
+    """Compiles files side by side, each with its SIMD flags; a missing compiler is a notice, not a failure."""
+
+    def run(self) -> None:
+        try:
+            super().run()
+        except Exception as error:  # distutils raises many kinds, and none of them should stop the installation
+            if os.environ.get("FASTFED_REQUIRE_EXTENSION"):
+                raise
+            print(NO_COMPILER.format(error=error), file=sys.stderr)
+            for ext in self.extensions:
+                ext.optional = True
+            self.extensions = []
+
+    def build_extension(self, ext: Extension) -> None:
+        compile_all = self.compiler.compile
+
+        def compile_one(source: str, **options: object) -> list[str]:
+            extra = [*options.pop("extra_postargs"), *SIMD_FLAGS.get(Path(source).name, [])]
+            return compile_all([source], extra_postargs=extra, **options)
+
+        def compile_side_by_side(sources: list[str], **options: object) -> list[str]:
+            with ThreadPoolExecutor(os.cpu_count()) as pool:
+                jobs = [pool.submit(compile_one, source, **options) for source in sources]
+                return [obj for job in jobs for obj in job.result()]
+
+        self.compiler.compile = compile_side_by_side
+        super().build_extension(ext)
+
+
+setup(
+    packages=[
+        "fastfed",
+        "fastfed.bench",
+        "fastfed.csrc",
+        "fastfed.kernels",
+        *(f"fastfed.kernels.{name}" for name in ("reference", "cpp", "numba", "triton", "cuda")),
+    ],
+    package_dir={"fastfed": "fastfed", "fastfed.kernels": "kernels", "fastfed.bench": "bench", "fastfed.csrc": "csrc"},
+    package_data={"fastfed": ["py.typed", "*.pyi"], "fastfed.csrc": ["*.h", "cpu/*.h", "cuda/*"]},
+    ext_modules=[extension()],
+    cmdclass={"build_ext": BuildExtension},
+)

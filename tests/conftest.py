@@ -1,0 +1,37 @@
+"""Which backends a session tests.
+
+Triton's interpreter and the CUDA host launcher are chosen by environment before the start, so each has a session of its
+own: ``TRITON_INTERPRET=1 pytest -m backend``, ``FASTFED_CUDA_HOST=1 pytest -m backend``. `make test` runs all three.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from fastfed import kernels
+from fastfed.kernels import registry
+
+
+def backends_of_session() -> list[str]:
+    if registry.interpreting():
+        return ["triton"]
+    if registry.on_host():
+        return ["cuda"]
+    return [name for name, usable in kernels.backends().items() if usable is True]
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "backend: runs once for every backend of the session")
+    torch.set_num_threads(2)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "backend" in metafunc.fixturenames:
+        metafunc.parametrize("backend", backends_of_session())
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if "backend" in getattr(item, "fixturenames", ()):
+            item.add_marker("backend")

@@ -1,0 +1,46 @@
+"""Every case of the table on every backend, all state compared with the float64 reference after every step."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+
+import pytest
+import torch
+
+from .agreement import assert_runs_agree
+from .cases import CLIENT_CASES, SERVER_CASES, ClientCase, ServerCase, Snapshot, run_client, run_server
+
+RUNS = {
+    **{case.id: (run_server, case) for case in SERVER_CASES},
+    **{f"client-{case.id}": (run_client, case) for case in CLIENT_CASES},
+}
+
+
+def test_case_ids_are_unique() -> None:
+    assert len({case.id for case in SERVER_CASES}) == len(SERVER_CASES)
+    assert len({case.id for case in CLIENT_CASES}) == len(CLIENT_CASES)
+
+
+@lru_cache(maxsize=4)
+def oracle(name: str) -> tuple[list[Snapshot], list[Snapshot]]:
+    """The case in plain torch, float32 and float64."""
+    run, case = RUNS[name]
+    return run(case, "reference", torch.float32), run(case, "reference", torch.float64)
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_case(name: str, backend: str, tmp_path: Path) -> None:
+    run, case = RUNS[name]
+    plain, exact = oracle(name)
+    assert_runs_agree(run(case, backend, torch.float32, tmp_path), plain, exact)
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_case_in_float64(name: str, backend: str) -> None:
+    if backend not in ("cpp", "reference"):
+        pytest.skip(f"float64 is for reference and cpp; {backend} computes in float32")
+    run, case = RUNS[name]
+    for got, exact in zip(run(case, backend, torch.float64), oracle(name)[1], strict=True):
+        for tensor in exact:
+            torch.testing.assert_close(got[tensor], exact[tensor], rtol=1e-11, atol=1e-12)
