@@ -1,0 +1,403 @@
+// The bindings: the only file that knows Python. kernels/check.py has refused bad arguments with words for users; here
+// stands only what memory safety needs, so that no call of this private module can read or write out of bounds. The GIL
+// is released while a kernel runs.
+#include <ATen/Parallel.h>
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+#include <torch/csrc/autograd/python_variable.h>
+
+#include <stdexcept>
+#include <string>
+
+#include "cpu/client_step.h"
+#include "cpu/norms.h"
+#include "cpu/probe.h"
+#include "cpu/random.h"
+#include "cpu/server_step.h"
+#include "cpu/simd.h"
+
+namespace py = pybind11;
+using namespace fastfed;
+
+namespace {
+
+#define FF_REQUIRE(condition, name, words)                                                  \
+  do {                                                                                      \
+    if (!(condition)) throw std::invalid_argument(std::string(name) + ": must be " + words); \
+  } while (0)
+
+template <class T> constexpr at::ScalarType kDtype = at::kFloat;
+template <> constexpr at::ScalarType kDtype<double> = at::kDouble;
+template <> constexpr at::ScalarType kDtype<std::int64_t> = at::kLong;
+template <> constexpr at::ScalarType kDtype<bool> = at::kBool;
+
+const at::Tensor& tensor(py::handle object, const char* name) {
+  FF_REQUIRE(THPVariable_Check(object.ptr()), name, "a tensor");
+  const at::Tensor& t = THPVariable_Unpack(object.ptr());
+  FF_REQUIRE(t.is_cpu() && t.is_contiguous(), name, "a contiguous tensor on the CPU");
+  return t;
+}
+
+// The elements of a tensor of exactly `numel` Ts.
+template <class T> T* data(py::handle object, const char* name, std::int64_t numel) {
+  const at::Tensor& t = tensor(object, name);
+  FF_REQUIRE(t.scalar_type() == kDtype<T>, name, "of another dtype");
+  FF_REQUIRE(t.numel() == numel, name, std::to_string(numel) + " elements long");
+  return static_cast<T*>(t.data_ptr());
+}
+
+template <class T> T* data_or_null(py::handle object, const char* name, std::int64_t numel) {
+  return object.is_none() ? nullptr : data<T>(object, name, numel);
+}
+
+DeltaType delta_type(const at::Tensor& deltas, at::ScalarType same) {
+  if (deltas.scalar_type() == same) return kSame;
+  FF_REQUIRE(same == at::kFloat, "deltas", "of x's dtype");
+  if (deltas.scalar_type() == at::kBFloat16) return kBfloat16;
+  FF_REQUIRE(deltas.scalar_type() == at::kHalf, "deltas", "float32, bfloat16 or float16");
+  return kFloat16;
+}
+
+int threads() { return at::get_num_threads(); }
+
+double number(const py::tuple& numbers, py::ssize_t index) {
+  PyObject* item = PyTuple_GET_ITEM(numbers.ptr(), index);
+  if (item == Py_None) return 0.0;
+  const double value = PyFloat_AsDouble(item);
+  if (value == -1.0 && PyErr_Occurred()) throw py::error_already_set();
+  return value;
+}
+
+// ---- the quick check --------------------------------------------------------------------------------------------------
+
+// Whether nothing at all can be wrong with these arguments: x is a plain CPU vector or batch of floats, `like` holds
+// tensors of x's dtype and shape, `scalars` tensors of one number per client, `beside` tensors of x's dtype and any shape,
+// and no two of them share memory. False only means that kernels/check.py has to look: it knows the exceptions, and the
+// words.
+bool plainly_fine(py::handle x, const py::tuple& like, const py::tuple& scalars, const py::tuple& beside) {
+  constexpr py::ssize_t kMost = 16;
+  if (!THPVariable_Check(x.ptr()) || py::ssize_t(like.size() + scalars.size() + beside.size()) >= kMost) return false;
+  const at::Tensor& first = THPVariable_Unpack(x.ptr());
+  const at::ScalarType dtype = first.scalar_type();
+  if (first.dim() < 1 || first.dim() > 2 || first.numel() == 0 || (dtype != at::kFloat && dtype != at::kDouble)) return false;
+  struct Memory {
+    const char *begin, *end;
+  } memory[kMost];
+  int count = 0;
+  const auto enter = [&](const at::Tensor& t) {
+    if (!t.is_cpu() || !t.is_contiguous() || t.requires_grad()) return false;
+    const char* begin = static_cast<const char*>(t.const_data_ptr());
+    const char* end = begin + t.nbytes();
+    for (int i = 0; i < count; ++i)
+      if (begin < memory[i].end && memory[i].begin < end) return false;
+    memory[count++] = {begin, end};
+    return true;
+  };
+  if (!enter(first)) return false;
+  for (py::handle object : like) {
+    if (!THPVariable_Check(object.ptr())) return false;
+    const at::Tensor& t = THPVariable_Unpack(object.ptr());
+    if (t.scalar_type() != dtype || t.sizes() != first.sizes() || !enter(t)) return false;
+  }
+  for (py::handle object : scalars) {
+    if (!THPVariable_Check(object.ptr())) return false;
+    const at::Tensor& t = THPVariable_Unpack(object.ptr());
+    if (t.sizes() != first.sizes().slice(0, std::size_t(first.dim() - 1)) || !enter(t)) return false;
+  }
+  for (py::handle object : beside) {
+    if (!THPVariable_Check(object.ptr())) return false;
+    const at::Tensor& t = THPVariable_Unpack(object.ptr());
+    if (t.scalar_type() != dtype || !enter(t)) return false;
+  }
+  return true;
+}
+
+// ---- server -----------------------------------------------------------------------------------------------------------
+
+// kernels/table.py: ServerNumbers
+template <class T> ServerNumbers<T> server_numbers(const py::tuple& n) {
+  FF_REQUIRE(n.size() == 10, "numbers", "ServerNumbers");
+  return {T(number(n, 0)), T(number(n, 1)), T(number(n, 2)), T(number(n, 3)),
+          T(number(n, 4)), T(number(n, 5)), T(number(n, 6)), T(number(n, 7))};
+}
+bool follows_delta(const py::tuple& n) { return number(n, 8) != 0; }
+
+ServerFormula server_formula(int formula, py::handle m, py::handle v, py::handle vmax) {
+  FF_REQUIRE(formula >= 0 && formula < kServerFormulas, "formula", "a ServerFormula");
+  FF_REQUIRE(!v.is_none() == (formula >= kServerAdam), "v", "given exactly where the rule has it");
+  FF_REQUIRE(!vmax.is_none() == (formula == kServerAms), "vmax", "given exactly where the rule has it");
+  FF_REQUIRE(formula != kServerMomentum || !m.is_none(), "m", "given");
+  return ServerFormula(formula);
+}
+
+template <class T> ServerVectors<T> server_vectors(const at::Tensor& x, py::handle m, py::handle v, py::handle vmax) {
+  const std::int64_t d = x.numel();
+  return {d, static_cast<T*>(x.data_ptr()), data_or_null<T>(m, "m", d), data_or_null<T>(v, "v", d),
+          data_or_null<T>(vmax, "vmax", d)};
+}
+
+template <class T>
+void typed_server_step(ServerFormula formula, const at::Tensor& x, const at::Tensor& delta, py::handle m, py::handle v,
+                       py::handle vmax, const py::tuple& n) {
+  FF_REQUIRE(delta.numel() == x.numel(), "delta", "as long as x");
+  const ServerVectors<T> vectors = server_vectors<T>(x, m, v, vmax);
+  const DeltaType type = delta_type(delta, kDtype<T>);
+  const ServerNumbers<T> numbers = server_numbers<T>(n);
+  const bool of_delta = follows_delta(n);
+  const void* along = delta.data_ptr();
+  py::gil_scoped_release release;
+  server_step<T>(formula, vectors, along, type, of_delta, numbers, threads());
+}
+
+void bind_server_step(int formula, py::handle x, py::handle delta, py::handle m, py::handle v, py::handle vmax,
+                      const py::tuple& numbers) {
+  const ServerFormula f = server_formula(formula, m, v, vmax);
+  const at::Tensor& t = tensor(x, "x");
+  if (t.scalar_type() == at::kDouble) return typed_server_step<double>(f, t, tensor(delta, "delta"), m, v, vmax, numbers);
+  FF_REQUIRE(t.scalar_type() == at::kFloat, "x", "float32 or float64");
+  typed_server_step<float>(f, t, tensor(delta, "delta"), m, v, vmax, numbers);
+}
+
+template <class T> Deltas<T> deltas_of(const at::Tensor& deltas, py::handle weights, std::int64_t d) {
+  FF_REQUIRE(deltas.dim() == 2 && deltas.size(1) == d, "deltas", "(clients, d)");
+  return {deltas.data_ptr(), delta_type(deltas, kDtype<T>), deltas.size(0),
+          data<T>(weights, "weights", deltas.size(0))};
+}
+
+template <class T>
+void typed_aggregate_step(ServerFormula formula, const at::Tensor& x, const at::Tensor& deltas, py::handle weights,
+                          py::handle m, py::handle v, py::handle vmax, const py::tuple& n) {
+  const ServerVectors<T> vectors = server_vectors<T>(x, m, v, vmax);
+  const Deltas<T> from = deltas_of<T>(deltas, weights, x.numel());
+  const ServerNumbers<T> numbers = server_numbers<T>(n);
+  const bool of_delta = follows_delta(n);
+  py::gil_scoped_release release;
+  aggregate_step<T>(formula, vectors, from, of_delta, numbers, threads());
+}
+
+void bind_aggregate_step(int formula, py::handle x, py::handle deltas, py::handle weights, py::handle m, py::handle v,
+                         py::handle vmax, const py::tuple& n) {
+  const ServerFormula f = server_formula(formula, m, v, vmax);
+  const at::Tensor& t = tensor(x, "x");
+  const at::Tensor& from = tensor(deltas, "deltas");
+  if (t.scalar_type() == at::kDouble) return typed_aggregate_step<double>(f, t, from, weights, m, v, vmax, n);
+  FF_REQUIRE(t.scalar_type() == at::kFloat, "x", "float32 or float64");
+  typed_aggregate_step<float>(f, t, from, weights, m, v, vmax, n);
+}
+
+template <class T> void typed_weighted_sum(const at::Tensor& deltas, py::handle weights, const at::Tensor& out) {
+  const Deltas<T> from = deltas_of<T>(deltas, weights, out.numel());
+  T* sum = static_cast<T*>(out.data_ptr());
+  const std::int64_t d = out.numel();
+  py::gil_scoped_release release;
+  weighted_sum<T>(d, from, sum, threads());
+}
+
+void bind_weighted_sum(py::handle deltas, py::handle weights, py::handle out) {
+  const at::Tensor& t = tensor(out, "out");
+  if (t.scalar_type() == at::kDouble) return typed_weighted_sum<double>(tensor(deltas, "deltas"), weights, t);
+  FF_REQUIRE(t.scalar_type() == at::kFloat, "out", "float32 or float64");
+  typed_weighted_sum<float>(tensor(deltas, "deltas"), weights, t);
+}
+
+// ---- client -----------------------------------------------------------------------------------------------------------
+
+// kernels/table.py: ClientNumbers
+ClientNumbers client_numbers(const py::tuple& n) {
+  FF_REQUIRE(n.size() == 20, "numbers", "ClientNumbers");
+  const auto delay = std::int64_t(number(n, 7));
+  FF_REQUIRE(delay >= 1, "delay", "at least 1");
+  return {number(n, 0),  number(n, 1),  number(n, 2),  number(n, 3),  number(n, 4),       number(n, 5),  number(n, 6),
+          delay,         number(n, 8),  number(n, 9),  number(n, 10), number(n, 11),      number(n, 12), number(n, 13),
+          number(n, 14), number(n, 15) != 0, number(n, 16), number(n, 17), number(n, 18), number(n, 19)};
+}
+
+template <class T> struct Rows {
+  const T* data;
+  bool shared;
+};
+
+// A vector per client, or one for all.
+template <class T> Rows<T> rows_or_null(py::handle object, const char* name, std::int64_t clients, std::int64_t d) {
+  if (object.is_none()) return {nullptr, false};
+  const bool shared = tensor(object, name).dim() == 1;
+  return {data<T>(object, name, shared ? d : clients * d), shared};
+}
+
+struct ClientArguments {
+  int formula, cover, step_size;
+  py::handle x, grad, m, v, nu, mu, layout, grad_prev, step, refreshes, lr, theta, move;
+  py::handle given_lr, loss, anchor, correction, previous_grad, epoch, finished;
+};
+
+void require_state(const ClientArguments& a) {
+  const bool second_moment = a.formula >= kAdagrad, covered = a.cover != kNoCover;
+  FF_REQUIRE(a.formula >= 0 && a.formula < kDirections, "formula", "a DirectionFormula");
+  FF_REQUIRE(a.cover >= 0 && a.cover <= kCoverI && (second_moment || !covered), "cover", "a CoverForm that fits");
+  FF_REQUIRE(a.step_size >= 0 && a.step_size <= kSps && (a.step_size == kGiven || a.formula == kSgd), "step_size",
+             "a StepSizeRule that fits");
+  FF_REQUIRE(!a.m.is_none() || a.formula == kSgd || a.formula == kAdagrad, "m", "given");
+  FF_REQUIRE(!second_moment || covered || !a.v.is_none(), "v", "given");
+  FF_REQUIRE(!covered || (!a.mu.is_none() && !a.layout.is_none()), "mu", "given with its cover");
+  FF_REQUIRE(!second_moment || (!a.step.is_none() && !a.refreshes.is_none()), "step", "given with refreshes");
+  FF_REQUIRE(a.step_size != kSps || (!a.loss.is_none() && !a.lr.is_none()), "loss", "given with lr");
+  if (a.step_size == kDeltaSgd) {
+    FF_REQUIRE(!a.step.is_none() && !a.lr.is_none() && !a.theta.is_none() && !a.move.is_none(), "step", "given with lr, theta, move");
+    FF_REQUIRE(!a.grad_prev.is_none() || !a.previous_grad.is_none(), "previous_grad", "given");
+  }
+}
+
+template <class T> void typed_client_step(const ClientArguments& a, const at::Tensor& x, const py::tuple& n) {
+  FF_REQUIRE(x.dim() == 1 || x.dim() == 2, "x", "(d,) or (clients, d)");
+  const std::int64_t clients = x.dim() == 2 ? x.size(0) : 1, d = x.size(-1), all = clients * d;
+  CoverLayout layout;
+  if (a.cover != kNoCover) {
+    const at::Tensor& numbers = tensor(a.layout, "cover");
+    layout = read_layout(data<std::int64_t>(a.layout, "cover", numbers.numel()), numbers.numel(), d);
+  }
+  const Rows<T> anchor = rows_or_null<T>(a.anchor, "anchor", clients, d);
+  const Rows<T> correction = rows_or_null<T>(a.correction, "correction", clients, d);
+  const ClientVectors<T> vectors{clients,
+                                 d,
+                                 layout.mu_size,
+                                 static_cast<T*>(x.data_ptr()),
+                                 data<T>(a.grad, "grad", all),
+                                 data_or_null<T>(a.m, "m", all),
+                                 data_or_null<T>(a.v, "v", all),
+                                 data_or_null<T>(a.nu, "nu", all),
+                                 data_or_null<T>(a.mu, "mu", clients * layout.mu_size),
+                                 data_or_null<T>(a.grad_prev, "grad_prev", all),
+                                 data_or_null<T>(a.previous_grad, "previous_grad", all),
+                                 anchor.data,
+                                 correction.data,
+                                 anchor.shared,
+                                 correction.shared};
+  const ClientScalars scalars{data_or_null<std::int64_t>(a.step, "step", clients),
+                              data_or_null<std::int64_t>(a.refreshes, "refreshes", clients),
+                              data_or_null<double>(a.lr, "lr", clients),
+                              data_or_null<double>(a.theta, "theta", clients),
+                              data_or_null<double>(a.move, "move", clients),
+                              data_or_null<double>(a.given_lr, "lr", clients),
+                              data_or_null<double>(a.loss, "loss", clients),
+                              data_or_null<std::int64_t>(a.epoch, "epoch", clients),
+                              data_or_null<bool>(a.finished, "finished", clients)};
+  const ClientStep<T> step{DirectionFormula(a.formula), CoverForm(a.cover), StepSizeRule(a.step_size), client_numbers(n),
+                           vectors, scalars, &layout, threads()};
+  py::gil_scoped_release release;
+  client_step<T>(step);
+}
+
+void bind_client_step(int formula, int cover, int step_size, py::handle x, py::handle grad, py::handle m, py::handle v,
+                      py::handle nu, py::handle mu, py::handle layout, py::handle grad_prev, py::handle step,
+                      py::handle refreshes, py::handle lr, py::handle theta, py::handle move, py::handle given_lr,
+                      py::handle loss, py::handle anchor, py::handle correction, py::handle previous_grad,
+                      py::handle epoch, py::handle finished, const py::tuple& numbers) {
+  const ClientArguments a{formula, cover, step_size, x,    grad,     m,    v,      nu,         mu,            layout, grad_prev, step,
+                          refreshes, lr,  theta,     move, given_lr, loss, anchor, correction, previous_grad, epoch,  finished};
+  require_state(a);
+  const at::Tensor& t = tensor(x, "x");
+  if (t.scalar_type() == at::kDouble) return typed_client_step<double>(a, t, numbers);
+  FF_REQUIRE(t.scalar_type() == at::kFloat, "x", "float32 or float64");
+  typed_client_step<float>(a, t, numbers);
+}
+
+// ---- norms ------------------------------------------------------------------------------------------------------------
+
+void bind_norms(py::handle x, py::handle out) {
+  const at::Tensor& t = tensor(x, "x");
+  FF_REQUIRE(t.dim() == 2, "x", "(clients, d)");
+  double* sums = data<double>(out, "out", t.size(0));
+  if (t.scalar_type() == at::kDouble) {
+    py::gil_scoped_release release;
+    return norms<double>(t.size(0), t.size(1), static_cast<const double*>(t.data_ptr()), sums, threads());
+  }
+  FF_REQUIRE(t.scalar_type() == at::kFloat, "x", "float32 or float64");
+  py::gil_scoped_release release;
+  norms<float>(t.size(0), t.size(1), static_cast<const float*>(t.data_ptr()), sums, threads());
+}
+
+void bind_clip(py::handle x, double limit, py::handle out) {
+  const at::Tensor& t = tensor(x, "x");
+  FF_REQUIRE(t.dim() == 2, "x", "(clients, d)");
+  double* sums = data<double>(out, "out", t.size(0));
+  if (t.scalar_type() == at::kDouble) {
+    py::gil_scoped_release release;
+    return clip<double>(t.size(0), t.size(1), static_cast<double*>(t.data_ptr()), limit, sums, threads());
+  }
+  FF_REQUIRE(t.scalar_type() == at::kFloat, "x", "float32 or float64");
+  py::gil_scoped_release release;
+  clip<float>(t.size(0), t.size(1), static_cast<float*>(t.data_ptr()), limit, sums, threads());
+}
+
+// ---- random numbers ---------------------------------------------------------------------------------------------------
+
+template <class T, class Draw>
+void draw_rows(py::handle out, Word key0, Word key1, Word step, Word round, py::handle clients, Draw draw) {
+  const at::Tensor& t = tensor(out, "out");
+  FF_REQUIRE(t.dim() == 2 && t.scalar_type() == kDtype<T>, "out", "(clients, n) of the right dtype");
+  const std::int64_t* ids = data<std::int64_t>(clients, "clients", t.size(0));
+  T* numbers = static_cast<T*>(t.data_ptr());
+  const Stream stream{key0, key1, step, round};
+  py::gil_scoped_release release;
+  draw(t.size(0), t.size(1), stream, ids, numbers, threads());
+}
+
+void bind_uniform(py::handle out, Word key0, Word key1, Word step, Word round, py::handle clients) {
+  draw_rows<float>(out, key0, key1, step, round, clients, uniform);
+}
+void bind_normal(py::handle out, Word key0, Word key1, Word step, Word round, py::handle clients) {
+  draw_rows<float>(out, key0, key1, step, round, clients, normal);
+}
+void bind_permutation(py::handle out, Word key0, Word key1, Word step, Word round, py::handle clients) {
+  draw_rows<std::int64_t>(out, key0, key1, step, round, clients, permutation);
+}
+
+// ---- the machine ------------------------------------------------------------------------------------------------------
+
+void bind_stream_probe(const py::list& reads, const py::list& updates) {
+  FF_REQUIRE(updates.size() + reads.size() > 0, "reads", "given");
+  const std::int64_t d = tensor(updates.size() ? updates[0] : reads[0], "arrays").numel();
+  std::vector<const float*> read;
+  std::vector<float*> updated;
+  for (py::handle array : reads) read.push_back(data<float>(array, "reads", d));
+  for (py::handle array : updates) updated.push_back(data<float>(array, "updates", d));
+  py::gil_scoped_release release;
+  stream_probe(d, read, updated, threads());
+}
+
+py::dict build_info() {
+  py::dict info;
+#if defined(__clang__)
+  info["compiler"] = std::string("clang ") + __clang_version__;
+#elif defined(__GNUC__)
+  info["compiler"] = std::string("gcc ") + __VERSION__;
+#else
+  info["compiler"] = "unknown";
+#endif
+  info["simd"] = blocks<float>().name;
+  info["simd_compiled"] = compiled_levels();
+#if defined(_OPENMP)
+  info["openmp"] = true;
+#else
+  info["openmp"] = false;
+#endif
+  return info;
+}
+
+}  // namespace
+
+PYBIND11_MODULE(_core, module) {
+  module.doc() = "FastFed's compiled kernels; private: use fastfed.kernels.";
+  module.def("plainly_fine", plainly_fine);
+  module.def("server_step", bind_server_step);
+  module.def("aggregate_step", bind_aggregate_step);
+  module.def("weighted_sum", bind_weighted_sum);
+  module.def("client_step", bind_client_step);
+  module.def("norms", bind_norms);
+  module.def("clip", bind_clip);
+  module.def("uniform", bind_uniform);
+  module.def("normal", bind_normal);
+  module.def("permutation", bind_permutation);
+  module.def("stream_probe", bind_stream_probe);
+  module.def("build_info", build_info);
+}

@@ -1,0 +1,401 @@
+// The loops behind blocks.h, compiled once per SIMD level with FF_LEVEL naming the level. Everything has internal linkage:
+// a function shared between levels by the linker could carry instructions that the machine does not have.
+
+#include <cstring>
+
+#if defined(__F16C__)
+#include <immintrin.h>
+#endif
+
+#include "cpu/blocks.h"
+
+namespace fastfed {
+namespace {
+
+constexpr int kLanes = 16;
+
+// ---- sums in fixed lanes ----------------------------------------------------------------------------------------------
+
+struct Lanes {
+  double lane[kLanes] = {};
+
+  // A fixed tree, the same for every level.
+  double folded() const {
+    double sums[kLanes];
+    for (int i = 0; i < kLanes; ++i) sums[i] = lane[i];
+    for (int half = kLanes / 2; half > 0; half /= 2)
+      for (int i = 0; i < half; ++i) sums[i] += sums[i + half];
+    return sums[0];
+  }
+};
+
+// Sum over i of square(term(i)); element i always goes to lane i % kLanes.
+template <class Term> FF_FN double sum_of_squares(std::int64_t n, Term term) {
+  Lanes lanes;
+  std::int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+#pragma GCC unroll 16
+    for (int l = 0; l < kLanes; ++l) {
+      const double a = double(term(i + l));
+      lanes.lane[l] += a * a;
+    }
+  }
+  for (int l = 0; i + l < n; ++l) {
+    const double a = double(term(i + l));
+    lanes.lane[l] += a * a;
+  }
+  return lanes.folded();
+}
+
+// ---- elementwise rules ------------------------------------------------------------------------------------------------
+
+template <class T, class Rule, bool OfDelta, bool HasM>
+void server_block(std::int64_t n, T* __restrict x, const T* __restrict delta, T* __restrict m, T* __restrict v,
+                  T* __restrict vmax, const ServerNumbers<T>& numbers) {
+  const ServerNumbers<T> k = numbers;
+  for (std::int64_t i = 0; i < n; ++i) {
+    T xi = x[i], mi = HasM ? m[i] : T(0), vi = Rule::has_v ? v[i] : T(0), wi = Rule::has_vmax ? vmax[i] : T(0);
+    Rule::template step<OfDelta>(xi, delta[i], mi, vi, wi, k);
+    x[i] = xi;
+    if (HasM) m[i] = mi;
+    if (Rule::has_v) v[i] = vi;
+    if (Rule::has_vmax) vmax[i] = wi;
+  }
+}
+
+template <class T, class Direction, bool Refresh>
+void client_block(std::int64_t n, T* __restrict x, const T* __restrict g, T* __restrict m, T* __restrict v, T step,
+                  const DirectionNumbers<T>& numbers) {
+  const DirectionNumbers<T> k = numbers;
+  for (std::int64_t i = 0; i < n; ++i) {
+    T mi = Direction::has_m ? m[i] : T(0), vi = Direction::has_v ? v[i] : T(0);
+    if (Refresh && Direction::has_v) vi = second_moment(vi, g[i] * g[i], k.beta2, k.gain2);
+    const T direction = Direction::of(g[i], mi, vi, k);
+    x[i] = moved(x[i], direction, step);
+    if (Direction::has_m) m[i] = mi;
+    if (Refresh && Direction::has_v) v[i] = vi;
+  }
+}
+
+template <class T, class Direction, bool Refresh>
+double direction_squares_block(std::int64_t n, const T* __restrict g, const T* __restrict m, const T* __restrict v,
+                               const DirectionNumbers<T>& numbers) {
+  const DirectionNumbers<T> k = numbers;
+  return sum_of_squares(n, [&](std::int64_t i) {
+    T mi = Direction::has_m ? m[i] : T(0), vi = Direction::has_v ? v[i] : T(0);
+    if (Refresh && Direction::has_v) vi = second_moment(vi, g[i] * g[i], k.beta2, k.gain2);
+    return Direction::of(g[i], mi, vi, k);
+  });
+}
+
+// ---- covered rules ----------------------------------------------------------------------------------------------------
+
+template <int Source, class T> FF_FN T nu_at(T row_min, T col_min, T kept, T g, const DirectionNumbers<T>& k) {
+  if (Source == kKept) return kept;
+  const T smallest = smaller(row_min, col_min);
+  return Source == kFromCover ? smallest : second_moment(smallest, g * g, k.beta2, k.gain2);
+}
+
+template <class T, class Direction, int Source, bool HasM>
+void covered_tile(const Tile<T>& tile, T step, const DirectionNumbers<T>& numbers) {
+  constexpr bool fresh = Source == kFresh || Source == kFreshKept;
+  const DirectionNumbers<T> k = numbers;
+  const T* __restrict col_min = tile.col_min;
+  T* __restrict col_max = tile.col_max;
+  for (std::int64_t r = 0; r < tile.rows; ++r) {
+    T* __restrict x = tile.x + r * tile.stride;
+    T* __restrict m = HasM ? tile.m + r * tile.stride : nullptr;
+    T* __restrict nu = Source == kFreshKept || Source == kKept ? tile.nu + r * tile.stride : nullptr;
+    const T* __restrict g = tile.grad + r * tile.grad_stride;
+    const T row_min = tile.row_min[r];
+    T top = fresh ? tile.row_max[r] : T(0);
+#pragma omp simd reduction(max : top)
+    for (std::int64_t c = 0; c < tile.cols; ++c) {
+      const T v = nu_at<Source>(row_min, col_min[c], Source == kKept ? nu[c] : T(0), g[c], k);
+      T mc = HasM ? m[c] : T(0);
+      const T direction = Direction::of(g[c], mc, v, k);
+      x[c] = moved(x[c], direction, step);
+      if (HasM) m[c] = mc;
+      if (Source == kFreshKept) nu[c] = v;
+      if (fresh) {
+        col_max[c] = larger(col_max[c], v);
+        top = larger(top, v);
+      }
+    }
+    if (fresh) tile.row_max[r] = top;
+  }
+}
+
+template <class T, class Direction, int Source, bool HasM>
+double covered_squares_tile(const Tile<T>& tile, const DirectionNumbers<T>& numbers) {
+  const DirectionNumbers<T> k = numbers;
+  double sum = 0;
+  for (std::int64_t r = 0; r < tile.rows; ++r) {
+    const T* g = tile.grad + r * tile.grad_stride;
+    const T* m = HasM ? tile.m + r * tile.stride : nullptr;
+    const T* nu = Source == kFreshKept || Source == kKept ? tile.nu + r * tile.stride : nullptr;
+    sum += sum_of_squares(tile.cols, [&](std::int64_t c) {
+      const T v = nu_at<Source>(tile.row_min[r], tile.col_min[c], Source == kKept ? nu[c] : T(0), g[c], k);
+      T mc = HasM ? m[c] : T(0);
+      return Direction::of(g[c], mc, v, k);
+    });
+  }
+  return sum;
+}
+
+template <class T> void cover_maxima_tile(const Tile<T>& tile) {
+  T* __restrict col_max = tile.col_max;
+  for (std::int64_t r = 0; r < tile.rows; ++r) {
+    const T* __restrict g = tile.grad + r * tile.grad_stride;
+    T top = tile.row_max[r];
+#pragma omp simd reduction(max : top)
+    for (std::int64_t c = 0; c < tile.cols; ++c) {
+      const T q = g[c] * g[c];
+      col_max[c] = larger(col_max[c], q);
+      top = larger(top, q);
+    }
+    tile.row_max[r] = top;
+  }
+}
+
+// ---- sums, norms, corrections -----------------------------------------------------------------------------------------
+
+template <class T> double measured_move_block(std::int64_t n, T* __restrict x, const T* __restrict g, T step) {
+  return sum_of_squares(n, [&](std::int64_t i) {
+    const T before = x[i];
+    x[i] = moved(before, g[i], step);
+    return x[i] - before;
+  });
+}
+
+template <class T> double squares_block(std::int64_t n, const T* a) {
+  return sum_of_squares(n, [&](std::int64_t i) { return a[i]; });
+}
+
+template <class T> double change_squares_block(std::int64_t n, const T* g, const T* g_prev) {
+  return sum_of_squares(n, [&](std::int64_t i) { return change(g[i], g_prev[i]); });
+}
+
+template <class T>
+void correct_block(std::int64_t n, T* __restrict out, const T* __restrict g, const T* __restrict x,
+                   const T* __restrict anchor, const T* __restrict correction, T weight_decay, T prox, T scale) {
+  const T* pulled_to = anchor ? anchor : x;
+  if (correction) {
+    for (std::int64_t i = 0; i < n; ++i)
+      out[i] = corrected_gradient(g[i], x[i], pulled_to[i], correction[i], weight_decay, prox, scale);
+  } else {
+    for (std::int64_t i = 0; i < n; ++i)
+      out[i] = corrected_gradient(g[i], x[i], pulled_to[i], T(0), weight_decay, prox, scale);
+  }
+}
+
+template <class T> void multiply_block(std::int64_t n, T* x, T factor) {
+  for (std::int64_t i = 0; i < n; ++i) x[i] *= factor;
+}
+
+template <class T> void raise_block(std::int64_t n, T* __restrict maxima, const T* __restrict others) {
+  for (std::int64_t i = 0; i < n; ++i) maxima[i] = larger(maxima[i], others[i]);
+}
+
+// ---- half-width deltas ------------------------------------------------------------------------------------------------
+
+FF_FN float from_bits(std::uint32_t bits) {
+  float value;
+  std::memcpy(&value, &bits, sizeof value);
+  return value;
+}
+
+FF_FN float from_bfloat16(Half half) { return from_bits(std::uint32_t(half) << 16); }
+
+FF_FN float from_float16(Half half) {
+  const std::uint32_t sign = std::uint32_t(half & 0x8000) << 16, exponent = (half >> 10) & 31, fraction = half & 1023;
+  if (exponent == 31) return from_bits(sign | 0x7F800000u | (fraction << 13));        // infinity, NaN
+  if (exponent != 0) return from_bits(sign | ((exponent + 112) << 23) | (fraction << 13));
+  const float subnormal = float(fraction) * 0x1p-24f;
+  return sign ? -subnormal : subnormal;
+}
+
+template <class T> void widen_same(std::int64_t n, T* out, const void* in) {
+  std::memcpy(out, in, std::size_t(n) * sizeof(T));
+}
+
+template <class T> void widen_bfloat16(std::int64_t n, T* __restrict out, const void* in) {
+  const Half* __restrict half = static_cast<const Half*>(in);
+  for (std::int64_t i = 0; i < n; ++i) out[i] = T(from_bfloat16(half[i]));
+}
+
+template <class T> void widen_float16(std::int64_t n, T* __restrict out, const void* in) {
+  const Half* __restrict half = static_cast<const Half*>(in);
+  std::int64_t i = 0;
+#if defined(__F16C__)
+  if constexpr (sizeof(T) == sizeof(float)) {
+    for (; i + 8 <= n; i += 8)
+      _mm256_storeu_ps(out + i, _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(half + i))));
+  }
+#endif
+  for (; i < n; ++i) out[i] = T(from_float16(half[i]));
+}
+
+// ---- weighted sums ----------------------------------------------------------------------------------------------------
+
+// Four clients a pass: `out` stays in the first-level cache, and every sum keeps the clients' order.
+template <class T>
+void weigh_same(std::int64_t n, T* __restrict out, const void* deltas, std::int64_t stride, const T* weights,
+                std::int64_t clients) {
+  const T* rows = static_cast<const T*>(deltas);
+  for (std::int64_t i = 0; i < n; ++i) out[i] = T(0);
+  std::int64_t c = 0;
+  for (; c + 4 <= clients; c += 4) {
+    const T* __restrict a = rows + c * stride;
+    const T* __restrict b = a + stride;
+    const T* __restrict d = b + stride;
+    const T* __restrict e = d + stride;
+    const T wa = weights[c], wb = weights[c + 1], wd = weights[c + 2], we = weights[c + 3];
+    for (std::int64_t i = 0; i < n; ++i) out[i] = (((out[i] + wa * a[i]) + wb * b[i]) + wd * d[i]) + we * e[i];
+  }
+  for (; c < clients; ++c) {
+    const T* __restrict a = rows + c * stride;
+    const T wa = weights[c];
+    for (std::int64_t i = 0; i < n; ++i) out[i] = out[i] + wa * a[i];
+  }
+}
+
+template <class T, void (*Widen)(std::int64_t, T*, const void*)>
+void weigh_half(std::int64_t n, T* __restrict out, const void* deltas, std::int64_t stride, const T* weights,
+                std::int64_t clients) {
+  constexpr std::int64_t kSpan = 512;
+  T wide[kSpan];
+  for (std::int64_t i = 0; i < n; ++i) out[i] = T(0);
+  for (std::int64_t c = 0; c < clients; ++c) {
+    const Half* row = static_cast<const Half*>(deltas) + c * stride;
+    for (std::int64_t begin = 0; begin < n; begin += kSpan) {
+      const std::int64_t span = n - begin < kSpan ? n - begin : kSpan;
+      Widen(span, wide, row + begin);
+      for (std::int64_t i = 0; i < span; ++i) out[begin + i] = out[begin + i] + weights[c] * wide[i];
+    }
+  }
+}
+
+// ---- the streaming probe ----------------------------------------------------------------------------------------------
+
+template <class T, int K, int J>
+void probe_arrays(std::int64_t begin, std::int64_t end, const T* const* reads, T* const* updates) {
+  const T* r[K > 0 ? K : 1];
+  T* u[J];
+  for (int k = 0; k < K; ++k) r[k] = reads[k];
+  for (int j = 0; j < J; ++j) u[j] = updates[j];
+#pragma GCC ivdep
+  for (std::int64_t i = begin; i < end; ++i) {
+    T sum = T(0);
+    for (int k = 0; k < K; ++k) sum += r[k][i];
+    for (int j = 0; j < J; ++j) u[j][i] = u[j][i] * T(0.5) + sum;
+  }
+}
+
+template <class T>
+void probe_block(std::int64_t begin, std::int64_t end, const T* const* reads, int k, T* const* updates, int j) {
+  if (j == 1) {
+    if (k == 0) return probe_arrays<T, 0, 1>(begin, end, reads, updates);
+    if (k == 1) return probe_arrays<T, 1, 1>(begin, end, reads, updates);
+    if (k == 2) return probe_arrays<T, 2, 1>(begin, end, reads, updates);
+  }
+  if (j == 2 && k == 1) return probe_arrays<T, 1, 2>(begin, end, reads, updates);
+  if (j == 3 && k == 1) return probe_arrays<T, 1, 3>(begin, end, reads, updates);
+  if (j == 4 && k == 1) return probe_arrays<T, 1, 4>(begin, end, reads, updates);
+  // Any other mix: short spans, so that the sums stay in the first-level cache.
+  constexpr std::int64_t kSpan = 1024;
+  T sum[kSpan];
+  for (std::int64_t at = begin; at < end; at += kSpan) {
+    const std::int64_t n = end - at < kSpan ? end - at : kSpan;
+    for (std::int64_t i = 0; i < n; ++i) sum[i] = T(0);
+    int a = 0;
+    for (; a + 4 <= k; a += 4) {
+      const T *p = reads[a] + at, *q = reads[a + 1] + at, *s = reads[a + 2] + at, *t = reads[a + 3] + at;
+      for (std::int64_t i = 0; i < n; ++i) sum[i] += (p[i] + q[i]) + (s[i] + t[i]);
+    }
+    for (; a < k; ++a)
+      for (std::int64_t i = 0; i < n; ++i) sum[i] += reads[a][at + i];
+    for (int b = 0; b < j; ++b)
+      for (std::int64_t i = 0; i < n; ++i) updates[b][at + i] = updates[b][at + i] * T(0.5) + sum[i];
+  }
+}
+
+// ---- the table --------------------------------------------------------------------------------------------------------
+
+template <class T, class Rule> void enter_server(Blocks<T>& b, ServerFormula f) {
+  b.server[f][0][0] = server_block<T, Rule, false, false>;
+  b.server[f][0][1] = server_block<T, Rule, false, Rule::has_m>;
+  b.server[f][1][0] = server_block<T, Rule, true, false>;
+  b.server[f][1][1] = server_block<T, Rule, true, Rule::has_m>;
+}
+
+template <class T, class Direction> void enter_direction(Blocks<T>& b, DirectionFormula f) {
+  b.client[f][0] = client_block<T, Direction, false>;
+  b.client[f][1] = client_block<T, Direction, true>;
+  b.direction_squares[f][0] = direction_squares_block<T, Direction, false>;
+  b.direction_squares[f][1] = direction_squares_block<T, Direction, true>;
+}
+
+template <class T, class Direction, int Source> void enter_cover(Blocks<T>& b, DirectionFormula f) {
+  b.covered[f][Source][0] = covered_tile<T, Direction, Source, false>;
+  b.covered[f][Source][1] = covered_tile<T, Direction, Source, true>;
+  b.covered_squares[f][Source][0] = covered_squares_tile<T, Direction, Source, false>;
+  b.covered_squares[f][Source][1] = covered_squares_tile<T, Direction, Source, true>;
+}
+
+template <class T, class Direction> void enter_covers(Blocks<T>& b, DirectionFormula f) {
+  enter_cover<T, Direction, kFresh>(b, f);
+  enter_cover<T, Direction, kFreshKept>(b, f);
+  enter_cover<T, Direction, kFromCover>(b, f);
+  enter_cover<T, Direction, kKept>(b, f);
+}
+
+template <class T> Blocks<T> make_blocks(const char* name) {
+  Blocks<T> b{};
+  b.name = name;
+  enter_server<T, ServerSgd>(b, kServerSgd);
+  enter_server<T, ServerMomentum>(b, kServerMomentum);
+  enter_server<T, ServerAdam>(b, kServerAdam);
+  enter_server<T, ServerYogi>(b, kServerYogi);
+  enter_server<T, ServerAms>(b, kServerAms);
+  enter_direction<T, DirectionSgd>(b, kSgd);
+  enter_direction<T, DirectionMomentum>(b, kMomentum);
+  enter_direction<T, DirectionAdagrad>(b, kAdagrad);
+  enter_direction<T, DirectionAdam>(b, kAdam);
+  enter_covers<T, DirectionAdagrad>(b, kAdagrad);
+  enter_covers<T, DirectionAdam>(b, kAdam);
+  b.cover_maxima = cover_maxima_tile<T>;
+  b.measured_move = measured_move_block<T>;
+  b.squares = squares_block<T>;
+  b.change_squares = change_squares_block<T>;
+  b.correct = correct_block<T>;
+  b.multiply = multiply_block<T>;
+  b.widen[kSame] = widen_same<T>;
+  b.widen[kBfloat16] = widen_bfloat16<T>;
+  b.widen[kFloat16] = widen_float16<T>;
+  b.weigh[kSame] = weigh_same<T>;
+  b.weigh[kBfloat16] = weigh_half<T, widen_bfloat16<T>>;
+  b.weigh[kFloat16] = weigh_half<T, widen_float16<T>>;
+  b.raise = raise_block<T>;
+  b.probe = probe_block<T>;
+  return b;
+}
+
+}  // namespace
+
+#define FF_TEXT2(name) #name
+#define FF_TEXT(name) FF_TEXT2(name)
+#define FF_JOIN2(a, b) a##b
+#define FF_JOIN(a, b) FF_JOIN2(a, b)
+
+const Blocks<float>& FF_JOIN(float_blocks_, FF_LEVEL)() {
+  static const Blocks<float> blocks = make_blocks<float>(FF_TEXT(FF_LEVEL));
+  return blocks;
+}
+
+const Blocks<double>& FF_JOIN(double_blocks_, FF_LEVEL)() {
+  static const Blocks<double> blocks = make_blocks<double>(FF_TEXT(FF_LEVEL));
+  return blocks;
+}
+
+}  // namespace fastfed

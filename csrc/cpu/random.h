@@ -1,0 +1,23 @@
+// Random numbers and permutations of Philox streams.
+#pragma once
+
+#include <cstdint>
+
+#include "philox.h"
+
+namespace fastfed {
+
+// A stream without its client: the key of seed and purpose, and two words of the counter.
+struct Stream {
+  Word key0, key1, step, round;
+};
+
+// Row r of out (rows, n) holds the numbers of client clients[r].
+void uniform(std::int64_t rows, std::int64_t n, const Stream& stream, const std::int64_t* clients, float* out, int threads);
+void normal(std::int64_t rows, std::int64_t n, const Stream& stream, const std::int64_t* clients, float* out, int threads);
+
+// Row r of out (rows, n) becomes a permutation of 0 .. n-1.
+void permutation(std::int64_t rows, std::int64_t n, const Stream& stream, const std::int64_t* clients, std::int64_t* out,
+                 int threads);
+
+}  // namespace fastfed

@@ -1,0 +1,61 @@
+"""The compiled kernels (csrc/bind.cpp). Private: fastfed.kernels checks arguments and picks backends."""
+
+from torch import Tensor
+
+def plainly_fine(
+    x: Tensor, like: tuple[Tensor, ...], scalars: tuple[Tensor, ...], beside: tuple[Tensor, ...], /
+) -> bool: ...
+def server_step(
+    formula: int,
+    x: Tensor,
+    delta: Tensor,
+    m: Tensor | None,
+    v: Tensor | None,
+    vmax: Tensor | None,
+    numbers: tuple[float, ...],
+) -> None: ...
+def aggregate_step(
+    formula: int,
+    x: Tensor,
+    deltas: Tensor,
+    weights: Tensor,
+    m: Tensor | None,
+    v: Tensor | None,
+    vmax: Tensor | None,
+    numbers: tuple[float, ...],
+) -> None: ...
+def weighted_sum(deltas: Tensor, weights: Tensor, out: Tensor) -> None: ...
+def client_step(
+    formula: int,
+    cover: int,
+    step_size: int,
+    x: Tensor,
+    grad: Tensor,
+    m: Tensor | None,
+    v: Tensor | None,
+    nu: Tensor | None,
+    mu: Tensor | None,
+    layout: Tensor | None,
+    grad_prev: Tensor | None,
+    step: Tensor | None,
+    refreshes: Tensor | None,
+    lr: Tensor | None,
+    theta: Tensor | None,
+    move: Tensor | None,
+    given_lr: Tensor | None,
+    loss: Tensor | None,
+    anchor: Tensor | None,
+    correction: Tensor | None,
+    previous_grad: Tensor | None,
+    epoch: Tensor | None,
+    finished: Tensor | None,
+    numbers: tuple[float | None, ...],
+    /,
+) -> None: ...
+def norms(x: Tensor, out: Tensor) -> None: ...
+def clip(x: Tensor, limit: float, out: Tensor) -> None: ...
+def uniform(out: Tensor, key0: int, key1: int, step: int, round: int, clients: Tensor) -> None: ...
+def normal(out: Tensor, key0: int, key1: int, step: int, round: int, clients: Tensor) -> None: ...
+def permutation(out: Tensor, key0: int, key1: int, step: int, round: int, clients: Tensor) -> None: ...
+def stream_probe(reads: list[Tensor], updates: list[Tensor]) -> None: ...
+def build_info() -> dict[str, object]: ...
