@@ -1,0 +1,20 @@
+"""The numba backend: compiled loops over chunks, for machines without a C++ compiler. CPU, float32."""
+
+from .aggregate_step import aggregate_step
+from .client_step import client_step
+from .norms import clip, norms
+from .philox import normal, permutation, uniform
+from .server_step import server_step
+from .weighted_sum import weighted_sum
+
+__all__ = [
+    "aggregate_step",
+    "client_step",
+    "clip",
+    "normal",
+    "norms",
+    "permutation",
+    "server_step",
+    "uniform",
+    "weighted_sum",
+]
