@@ -288,7 +288,7 @@ void probe_arrays(std::int64_t begin, std::int64_t end, const T* const* reads, T
   for (std::int64_t i = begin; i < end; ++i) {
     T sum = T(0);
     for (int k = 0; k < K; ++k) sum += r[k][i];
-    for (int j = 0; j < J; ++j) u[j][i] = u[j][i] * T(0.5) + sum;
+    for (int j = 0; j < J; ++j) u[j][i] = sum - u[j][i];  // neither grows nor fades into denormals
   }
 }
 
@@ -300,6 +300,7 @@ void probe_block(std::int64_t begin, std::int64_t end, const T* const* reads, in
     if (k == 2) return probe_arrays<T, 2, 1>(begin, end, reads, updates);
   }
   if (j == 2 && k == 1) return probe_arrays<T, 1, 2>(begin, end, reads, updates);
+  if (j == 2 && k == 3) return probe_arrays<T, 3, 2>(begin, end, reads, updates);
   if (j == 3 && k == 1) return probe_arrays<T, 1, 3>(begin, end, reads, updates);
   if (j == 4 && k == 1) return probe_arrays<T, 1, 4>(begin, end, reads, updates);
   // Any other mix: short spans, so that the sums stay in the first-level cache.
@@ -316,7 +317,7 @@ void probe_block(std::int64_t begin, std::int64_t end, const T* const* reads, in
     for (; a < k; ++a)
       for (std::int64_t i = 0; i < n; ++i) sum[i] += reads[a][at + i];
     for (int b = 0; b < j; ++b)
-      for (std::int64_t i = 0; i < n; ++i) updates[b][at + i] = updates[b][at + i] * T(0.5) + sum[i];
+      for (std::int64_t i = 0; i < n; ++i) updates[b][at + i] = sum[i] - updates[b][at + i];
   }
 }
 

@@ -1,0 +1,55 @@
+# Every target sets up .venv itself and is quick when that is done. `make help` lists them.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+NATIVE := setup.py $(wildcard csrc/*.h csrc/*.cpp csrc/cpu/*)
+
+# Where a compiler is, a failing build must stop us: otherwise the C++ backend would silently go untested.
+export FASTFED_REQUIRE_EXTENSION ?= $(if $(shell command -v $(CXX) 2>/dev/null),1,)
+
+.PHONY: help run test bench lint style types clean
+.DEFAULT_GOAL := help
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-6s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+run: $(VENV)/.built ## watch the six server rules descend a small problem: a table and out/demo.png
+	$(BIN)/fastfed demo --out out/demo.png
+
+test: style ## style, then every test: CPU backends, Triton's interpreter, CUDA kernels on the host
+	$(BIN)/pytest -n 2
+	TRITON_INTERPRET=1 $(BIN)/pytest -m backend -n 2 tests/kernels
+	FASTFED_CUDA_HOST=1 $(BIN)/pytest -m backend -n 2 tests/kernels
+
+bench: $(VENV)/.built ## time every kernel beside its peers and this machine's streaming bound
+	$(BIN)/fastfed doctor
+	$(BIN)/fastfed bench kernels --json out/kernels.json --plot out/kernels.png
+
+lint: style types ## style (ruff) and types (mypy; the first time it reads all of torch, which takes a minute)
+
+style: $(VENV)/.built
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+# ./kernels and ./bench are imported as fastfed.kernels and fastfed.bench: mypy sees them in their place through links.
+types: $(VENV)/.built
+	@rm -rf build/typing && mkdir -p build/typing/fastfed
+	@for path in fastfed/*.py fastfed/*.pyi fastfed/py.typed kernels bench; do \
+	  [ ! -e $$path ] || ln -s "$(CURDIR)/$$path" build/typing/fastfed/; done
+	MYPYPATH=build/typing $(BIN)/mypy -p fastfed
+
+clean: ## remove .venv and everything that was built
+	rm -rf $(VENV) build dist out *.egg-info fastfed/*.so .mypy_cache .pytest_cache .ruff_cache .benchmarks .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# torch first: the extension is compiled against the torch that will run it.
+$(VENV)/.torch:
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet torch==2.13.0 'setuptools>=77' wheel
+	@touch $@
+
+# Without the extra `gpu`: its packages are large, and tests need no GPU.
+$(VENV)/.built: $(VENV)/.torch pyproject.toml $(NATIVE)
+	$(BIN)/pip install --quiet --no-build-isolation -e '.[test,dev]'
+	@touch $@

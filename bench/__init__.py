@@ -1,0 +1,1 @@
+"""Benchmarks, peers included: one file per concern, run by `fastfed bench`."""

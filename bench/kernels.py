@@ -1,0 +1,118 @@
+"""`fastfed bench kernels`: every op beside its peers and this machine's streaming bound, in one run."""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from ..doctor import machine, versions
+from ..kernels import registry
+from ..kernels.table import nearest
+from . import bound
+from .cases import CASES, Bout, Case
+from .rows import Row
+from .timing import Timing, take_turns
+
+LATENCY_SIZE = 1_000
+BOUND = "streaming bound"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to run: nominal sizes, names of cases, rounds, threads and a CPU backend."""
+
+    sizes: tuple[int, ...]
+    ops: tuple[str, ...]
+    rounds: int
+    threads: int
+    backend: str
+
+    @property
+    def bouts(self) -> list[tuple[Case, int]]:
+        """Every (case, size); the size of the latency table is always among them."""
+        return [(CASES[op], size) for size in sorted({*self.sizes, LATENCY_SIZE}) for op in self.ops]
+
+
+def choose_ops(patterns: Sequence[str]) -> tuple[str, ...]:
+    """The cases that match any of the patterns (shell style, "server*"), in the table's order."""
+    chosen: set[str] = set()
+    for pattern in patterns:
+        found = fnmatch.filter(CASES, pattern)
+        if not found:
+            raise ValueError(f"{pattern!r} matches none of: {', '.join(CASES)}.{nearest(pattern, tuple(CASES))}")
+        chosen.update(found)
+    return tuple(name for name in CASES if name in chosen)
+
+
+def choose_backend(name: str | None) -> str:
+    """The backend asked for, else the one that CPU tensors get; an error if it cannot run, or not on CPU tensors."""
+    return registry.pick(name, torch.empty(0)).__name__.rpartition(".")[2]
+
+
+def run(plan: Plan, progress: Callable[[str], None] = lambda line: None) -> Iterator[Row]:
+    """The rows of the plan, as they are measured; `progress` hears of every bout before it starts."""
+    _use_threads(plan.threads)
+    probe = bound.find_probe()
+    if isinstance(probe, str):
+        progress(probe)
+    here = machine().words
+    with_versions = ", ".join(f"{name} {version}" for name, version in versions().items())
+    for case, size in plan.bouts:
+        progress(f"{case.name}, d = {size:,}")
+        bout = case.prepare(size, plan.backend)
+        timings = _time(case, bout, probe, plan)
+        yield from _rows(case, size, bout, timings, plan, here, with_versions)
+
+
+def _use_threads(threads: int) -> None:
+    """Gives every contender the same number of threads; XLA reads NPROC when its first array is made."""
+    os.environ["NPROC"] = str(threads)
+    torch.set_num_threads(threads)
+
+
+def _time(case: Case, bout: Bout, probe: bound.Probe | str, plan: Plan) -> dict[str, Timing]:
+    contenders = {plan.backend: bout.ours, **bout.others}
+    if not isinstance(probe, str):
+        contenders[BOUND] = bound.contender(probe, bout.d, bout.reads or case.reads, case.updates)
+    return take_turns(contenders, plan.rounds)
+
+
+def _rows(
+    case: Case, size: int, bout: Bout, timings: dict[str, Timing], plan: Plan, here: str, with_versions: str
+) -> Iterator[Row]:
+    fastest = timings[BOUND].median if BOUND in timings else None
+    best = min(bout.others, key=lambda name: timings[name].median, default=None)
+    for name, timing in timings.items():
+        kind = "fastfed" if name == plan.backend else "bound" if name == BOUND else "peer"
+        yield Row(
+            op=case.name,
+            kind=kind,
+            backend=name,
+            size=size,
+            d=bout.d,
+            median=timing.median,
+            p20=timing.p20,
+            p80=timing.p80,
+            rounds=timing.rounds,
+            loops=timing.loops,
+            bytes_per_element=bound.bytes_per_element(case.reads, case.updates),
+            bound=fastest,
+            of_bound=None if fastest is None else fastest / timing.median,
+            best=best,
+            ratio=None if best is None else timings[best].median / timing.median,
+            threads=plan.threads,
+            machine=here,
+            versions=with_versions,
+        )
+
+
+def save(rows: Sequence[Row], path: Path) -> None:
+    """Writes the rows as a JSON list of flat objects."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps([row.as_dict() for row in rows], indent=1) + "\n")

@@ -1,0 +1,130 @@
+// One step of a client rule without cover, and the sums of squares before it. Clients that have finished cost nothing.
+#include "cuda/client.h"
+
+namespace fastfed {
+
+// This step's direction; m and v (whatever of them the rule has) are loaded and brought up to date, not stored.
+template <class Direction, bool Wide>
+FF_DEVICE Quad direction_quad(const ClientVectors& in, const ClientNumbers& n, const Coefficients& c, const Place& p,
+                              const Quad& g, Quad& m, Quad& v) {
+  const long long index = index_of(p, in.d);
+  if constexpr (Direction::has_m) m = load<Wide>(in.m, index, p.count);
+  if constexpr (Direction::has_v) v = load<Wide>(in.v, index, p.count);
+  const DirectionNumbers<float> numbers = direction_numbers(n, c);
+  Quad direction;
+  FF_UNROLL for (int k = 0; k < QUAD; ++k) {
+    if (Direction::has_v && c.refresh != 0.0f) v.e[k] = second_moment(v.e[k], g.e[k] * g.e[k], n.beta2, n.gain2);
+    direction.e[k] = Direction::of(g.e[k], m.e[k], v.e[k], numbers);
+  }
+  return direction;
+}
+
+// Moves x from `old` and stores whatever the rule keeps; returns the new x, and in g the gradient it followed.
+template <class Direction, bool Wide>
+FF_DEVICE Quad update_quad(const ClientVectors& to, const ClientNumbers& n, const Coefficients& c, const Place& p,
+                           const Quad& old, Quad& g) {
+  const long long index = index_of(p, to.d);
+  Quad x, m = {}, v = {};
+  g = gradient_quad<Wide>(to, n, p, old, c.scale);
+  const Quad direction = direction_quad<Direction, Wide>(to, n, c, p, g, m, v);
+  FF_UNROLL for (int k = 0; k < QUAD; ++k) x.e[k] = moved(old.e[k], direction.e[k], c.step);
+  store<Wide>(to.x, index, p.count, x);
+  if constexpr (Direction::has_m) store<Wide>(to.m, index, p.count, m);
+  if (Direction::has_v && c.refresh != 0.0f) store<Wide>(to.v, index, p.count, v);
+  return x;
+}
+
+template <class Direction, bool Wide> FF_DEVICE void update(const ClientVectors& to, const ClientNumbers& n) {
+  const long long client = client_of_block();
+  const Span span = quad_of_thread(to.d);
+  if (client >= to.clients || span.count <= 0) return;
+  const Coefficients c = to.coefficients[client];
+  if (c.active == 0.0f) return;
+  const Place place = {client, span.at, span.count};
+  Quad g;
+  update_quad<Direction, Wide>(to, n, c, place, load<Wide>(to.x, index_of(place, to.d), place.count), g);
+}
+
+// ---- passes with a sum of squares: Measure::quad gives what is squared ------------------------------------------------
+
+template <class Measure, bool Wide>
+FF_DEVICE void squares(const ClientVectors& in, const ClientNumbers& n, double* partials) {
+  const long long client = client_of_block();
+  if (client >= in.clients) return;
+  const Coefficients c = in.coefficients[client];
+  double sum = 0.0;
+  if (c.active != 0.0f) {
+    FF_UNROLL_BY(1) for (int i = 0; i < SUM_QUADS; ++i) {
+      const Span span = sum_quad_of_thread(i, in.d);
+      if (span.count <= 0) break;
+      sum += sum_of_squares(Measure::template quad<Wide>(in, n, c, {client, span.at, span.count}), span.count);
+    }
+  }
+  keep_partial(partials, client, sum);
+}
+
+struct GradientMeasure {
+  template <bool Wide>
+  FF_DEVICE Quad quad(const ClientVectors& in, const ClientNumbers& n, const Coefficients& c, const Place& p) {
+    return gradient_quad<Wide>(in, n, p, load_or_zero<Wide>(in.x, index_of(p, in.d), p.count), c.scale);
+  }
+};
+
+struct ChangeMeasure {
+  template <bool Wide>
+  FF_DEVICE Quad quad(const ClientVectors& in, const ClientNumbers& n, const Coefficients& c, const Place& p) {
+    const Quad before = load<Wide>(in.before, index_of(p, in.d), p.count);
+    Quad g = GradientMeasure::quad<Wide>(in, n, c, p);
+    FF_UNROLL for (int k = 0; k < QUAD; ++k) g.e[k] = change(g.e[k], before.e[k]);
+    return g;
+  }
+};
+
+template <class Direction> struct DirectionMeasure {
+  template <bool Wide>
+  FF_DEVICE Quad quad(const ClientVectors& in, const ClientNumbers& n, const Coefficients& c, const Place& p) {
+    Quad m = {}, v = {};
+    const Quad g = GradientMeasure::quad<Wide>(in, n, c, p);
+    return direction_quad<Direction, Wide>(in, n, c, p, g, m, v);
+  }
+};
+
+// Delta-SGD's update: what x really moved by, after rounding, and the gradient kept for the next step.
+struct MoveMeasure {
+  template <bool Wide>
+  FF_DEVICE Quad quad(const ClientVectors& to, const ClientNumbers& n, const Coefficients& c, const Place& p) {
+    const long long index = index_of(p, to.d);
+    const Quad old = load<Wide>(to.x, index, p.count);
+    Quad g, x = update_quad<DirectionSgd, Wide>(to, n, c, p, old, g);
+    if (to.kept != nullptr) store<Wide>(to.kept, index, p.count, g);
+    FF_UNROLL for (int k = 0; k < QUAD; ++k) x.e[k] = change(x.e[k], old.e[k]);
+    return x;
+  }
+};
+
+}  // namespace fastfed
+
+#define MAKE_WIDTH(name, Direction, wide)                                                         \
+  FF_KERNEL(name, (fastfed::ClientVectors to, fastfed::ClientNumbers n)) {                        \
+    fastfed::update<fastfed::Direction, wide>(to, n);                                             \
+  }
+#define MAKE(name, Direction) MAKE_WIDTH(name, Direction, false) MAKE_WIDTH(name##_wide, Direction, true)
+MAKE(update_sgd, DirectionSgd)
+MAKE(update_momentum, DirectionMomentum)
+MAKE(update_adagrad, DirectionAdagrad)
+MAKE(update_adam, DirectionAdam)
+#undef MAKE
+#undef MAKE_WIDTH
+
+#define MAKE_WIDTH(name, Measure, wide)                                                           \
+  FF_KERNEL(name, (fastfed::ClientVectors to, fastfed::ClientNumbers n, double* partials)) {      \
+    fastfed::squares<fastfed::Measure, wide>(to, n, partials);                                    \
+  }
+#define MAKE(name, Measure) MAKE_WIDTH(name, Measure, false) MAKE_WIDTH(name##_wide, Measure, true)
+MAKE(gradient_squares, GradientMeasure)
+MAKE(change_squares, ChangeMeasure)
+MAKE(direction_squares_adagrad, DirectionMeasure<fastfed::DirectionAdagrad>)
+MAKE(direction_squares_adam, DirectionMeasure<fastfed::DirectionAdam>)
+MAKE(update_delta_sgd, MoveMeasure)
+#undef MAKE
+#undef MAKE_WIDTH
