@@ -161,7 +161,7 @@ def _moments(entry: ServerRule, state: State, numbers: ServerNumbers) -> State:
     check.is_state(state, "server_state")
     if len(state) == len(wanted) and all(name in state for name in wanted):
         return state  # the usual case
-    if numbers.beta1 == 0 and "m" not in state:
+    if numbers.beta1 == 0 and "m" not in state and "beta1" in entry.options:
         wanted = tuple(name for name in wanted if name != "m")
     optional = _STEP if numbers.bias_correction else _NOTHING
     check.names(tuple(state), wanted, optional, f"server_state({entry.name!r}, x)")

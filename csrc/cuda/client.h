@@ -46,7 +46,8 @@ template <bool Wide> FF_DEVICE Quad load_or_zero(const float* rows, long long in
 }
 
 template <bool Wide>
-FF_DEVICE Quad gradient_quad(const ClientVectors& in, const ClientNumbers& n, const Place& p, const Quad& x, float scale) {
+FF_DEVICE Quad gradient_quad(const ClientVectors& in, const ClientNumbers& n, const Place& p, const Quad& x,
+                             float scale) {
   Quad g = load<Wide>(in.grad, index_of(p, in.d), p.count), anchor = x, correction = {};
   if (in.anchor != nullptr) anchor = load<Wide>(in.anchor, index_of(p, in.anchor_stride), p.count);
   if (in.correction != nullptr) correction = load<Wide>(in.correction, index_of(p, in.correction_stride), p.count);

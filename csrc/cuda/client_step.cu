@@ -45,7 +45,7 @@ template <class Direction, bool Wide> FF_DEVICE void update(const ClientVectors&
   update_quad<Direction, Wide>(to, n, c, place, load<Wide>(to.x, index_of(place, to.d), place.count), g);
 }
 
-// ---- passes with a sum of squares: Measure::quad gives what is squared ------------------------------------------------
+// ---- passes with a sum of squares: Measure::quad gives what is squared ----------------------------------------------
 
 template <class Measure, bool Wide>
 FF_DEVICE void squares(const ClientVectors& in, const ClientNumbers& n, double* partials) {

@@ -1,10 +1,10 @@
 // Runs CUDA kernels on the CPU, one block after the other. Every thread of a block is a fiber; a barrier or a shuffle
 // switches to the next one until all have arrived.
 //
-// A fiber that finishes its thread takes the next thread that nobody has begun, so a kernel without barriers runs all its
-// threads in one fiber and never switches. Fibers begin by ucontext and switch by _setjmp/_longjmp, which make no system
-// call. What a GPU would answer with a hang or with garbage (a barrier that not all threads reach, a shuffle with missing
-// lanes, an argument of the wrong size) is an error with a sentence here; the fibers concerned are thrown away.
+// A fiber that finishes its thread takes the next thread that nobody has begun, so a kernel without barriers runs all
+// its threads in one fiber and never switches. Fibers begin by ucontext and switch by _setjmp/_longjmp, which make no
+// system call. What a GPU would answer with a hang or with garbage (a barrier that not all threads reach, a shuffle
+// with missing lanes, an argument of the wrong size) is an error with a sentence here; its fibers are thrown away.
 #include "cuda/host.h"
 
 #include <csetjmp>
@@ -28,8 +28,8 @@ std::map<std::string, Kernel>& kernels() {
   return table;
 }
 
-// Where threads wait for each other: a block's barrier or a warp's shuffle. Values of one meeting stay readable until the
-// next but one, and nobody can be further ahead than that.
+// Where threads wait for each other: a block's barrier or a warp's shuffle. Values of one meeting stay readable until
+// the next but one, and nobody can be further ahead than that.
 struct Meeting {
   int members = 0, arrived = 0;
   long clock = 0;
@@ -235,8 +235,8 @@ void exchange(void* value, unsigned mask, int lane, const char* file, int line) 
 
 }  // namespace fastfed::host
 
-// Runs a kernel over a grid of blocks of `threads`; `arguments` point to its arguments, `sizes` are their bytes. Returns
-// nullptr, or what went wrong (valid until this thread's next launch).
+// Runs a kernel over a grid of blocks of `threads`; `arguments` point to its arguments, `sizes` are their bytes.
+// Returns nullptr, or what went wrong (valid until this thread's next launch).
 extern "C" const char* launch(const char* name, const unsigned grid[3], unsigned threads, void** arguments,
                               const std::size_t* sizes, std::size_t count) {
   using namespace fastfed::host;

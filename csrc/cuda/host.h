@@ -1,5 +1,5 @@
-// CUDA's names for a plain C++17 compiler: put in front of a .cu file (g++ -x c++ -include cuda/host.h), the very kernel
-// code runs on the CPU. host.cpp executes it: grid, block, barriers and shuffles. For tests; exact, and slow by nature.
+// CUDA's names for a plain C++17 compiler: put in front of a .cu file (g++ -x c++ -include cuda/host.h), they let the
+// very kernel code run on the CPU. host.cpp executes it: grid, block, barriers and shuffles. For tests; exact, slow.
 #pragma once
 
 #include <cmath>

@@ -1,4 +1,4 @@
-// Sums of squares of rows in two launches (blocks, then their partial sums in a fixed order), and rows scaled to a norm.
+// Sums of squares of rows in two launches (blocks, then their partial sums in a fixed order); rows scaled to a norm.
 #include "cuda/grid.h"
 
 namespace fastfed {
@@ -20,7 +20,7 @@ template <bool Wide> FF_DEVICE void square_rows(const Rows& rows, double* partia
   keep_partial(partials, client, sum);
 }
 
-// One block per client; thread t adds the partial sums t, t + THREADS, … in this order, then the block adds its threads.
+// One block per client; thread t adds the partial sums t, t + THREADS, … in order, then the block adds its threads.
 FF_DEVICE double fold_partials(const double* partials, long long client, long long blocks) {
   double sum = 0.0;
   for (long long i = threadIdx.x; i < blocks; i += THREADS) sum += partials[client * blocks + i];

@@ -16,7 +16,8 @@ template <class Rule_, bool KeepsM, bool OfDelta> struct ServerVariant {
 };
 
 template <class Variant, bool Wide>
-FF_DEVICE void server_quad(const ServerVectors& to, const Span& span, const Quad& delta, const ServerNumbers<float>& n) {
+FF_DEVICE void server_quad(const ServerVectors& to, const Span& span, const Quad& delta,
+                           const ServerNumbers<float>& n) {
   using Rule = typename Variant::Rule;
   Quad x = load<Wide>(to.x, span.at, span.count), m = {}, v = {}, vmax = {};
   if constexpr (Variant::has_m) m = load<Wide>(to.m, span.at, span.count);

@@ -1,9 +1,9 @@
-// SM3: one step of a client rule whose second moment lives in cover sets. kernels/covers.py tells how a tensor of any rank
-// is a matrix with one value per row and per column; kernels/cuda/sm3_step.py makes the tables that are read here.
+// SM3: one step of a client rule whose second moment lives in cover sets. kernels/covers.py tells how a tensor of any
+// rank is a matrix with one value per row and per column; kernels/cuda/sm3_step.py makes the tables that are read here.
 //
-// A block works one tile of one matrix, one pass over its elements. Minima come from `minima` (clients, slots), maxima go to
-// `maxima` (same shape): rows first, then columns, a slot each. Maxima are of non-negative floats, whose bits are ordered
-// like integers, so atomicMax is exact in any order and the result does not depend on it.
+// A block works one tile of one matrix, one pass over its elements. Minima come from `minima` (clients, slots), maxima
+// go to `maxima` (same shape): rows first, then columns, a slot each. Maxima are of non-negative floats, whose bits are
+// ordered like integers, so atomicMax is exact and its order does not matter.
 #include "cuda/client.h"
 
 namespace fastfed {
@@ -26,7 +26,7 @@ struct Cover {
   long long aligned;  // 1: the rows of the packed vectors allow wide accesses
 };
 
-// ---- where a thread stands in its tile --------------------------------------------------------------------------------
+// ---- where a thread stands in its tile ------------------------------------------------------------------------------
 
 struct Stand {
   int row, row_step;  // its first row and the distance to the next
@@ -39,8 +39,8 @@ FF_DEVICE Stand stand_in(const Tile& tile) {
   return {int(threadIdx.x) / lanes, THREADS / lanes, col, rest < QUAD ? rest : QUAD};
 }
 
-// visit(row, inside) for every row of the thread; all threads of a block make the same number of visits, so that visit may
-// shuffle. `inside` is false where the thread has no element.
+// visit(row, inside) for every row of the thread; all threads of a block make the same number of visits, so that visit
+// may shuffle. `inside` is false where the thread has no element.
 template <class Visit> FF_DEVICE void for_each_row(const Tile& tile, const Stand& stand, const Visit& visit) {
   const int rows = int(tile.rows);
   for (int first = 0; first < rows; first += stand.row_step) {
@@ -53,7 +53,7 @@ FF_DEVICE Place place_of(const Tile& tile, const Stand& stand, long long client,
   return {client, tile.offset + row * tile.stride + stand.col, stand.count};
 }
 
-// ---- minima -----------------------------------------------------------------------------------------------------------
+// ---- minima ---------------------------------------------------------------------------------------------------------
 
 FF_DEVICE float infinity() { return __int_as_float(0x7F800000); }
 
@@ -65,7 +65,7 @@ FF_DEVICE float row_minimum(const Cover& cover, const Tile& tile, long long clie
   return tile.row_slot < 0 ? infinity() : cover.minima[client * cover.slots + tile.row_slot + row];
 }
 
-// ---- maxima -----------------------------------------------------------------------------------------------------------
+// ---- maxima ---------------------------------------------------------------------------------------------------------
 
 // The maxima of what one thread has seen, as bits.
 struct Maxima {
@@ -94,7 +94,8 @@ FF_DEVICE void raise_row(const Cover& cover, const Tile& tile, long long client,
 }
 
 // Every thread of the block must call it, once per kernel: rows inside a warp meet by shuffles, warps in shared memory.
-FF_DEVICE void raise_columns(const Cover& cover, const Tile& tile, long long client, const Stand& stand, Maxima& maxima) {
+FF_DEVICE void raise_columns(const Cover& cover, const Tile& tile, long long client, const Stand& stand,
+                             Maxima& maxima) {
   __shared__ int of_block[THREADS * QUAD];
   FF_UNROLL for (int k = 0; k < QUAD; ++k) of_block[k * THREADS + threadIdx.x] = 0;
   const int lanes = int(tile.lanes);
@@ -113,7 +114,7 @@ FF_DEVICE void raise_columns(const Cover& cover, const Tile& tile, long long cli
   }
 }
 
-// ---- the three passes -------------------------------------------------------------------------------------------------
+// ---- the three passes -----------------------------------------------------------------------------------------------
 
 // The pass's own part of a client step, for one tile of one client that is active.
 struct Task {
@@ -127,7 +128,8 @@ struct Task {
 
 // nu of one quad. Form II with a refresh: from the gradient; else what was kept, else the cover's bound.
 template <bool FormII, bool Wide>
-FF_DEVICE Quad moment_quad(const Task& t, long long index, int count, const Quad& g, float row_min, const Quad& col_min) {
+FF_DEVICE Quad moment_quad(const Task& t, long long index, int count, const Quad& g, float row_min,
+                           const Quad& col_min) {
   Quad nu;
   if (FormII && t.c.refresh == 0.0f && t.to.v != nullptr) return load<Wide>(t.to.v, index, count);
   FF_UNROLL for (int k = 0; k < QUAD; ++k) {
@@ -231,7 +233,7 @@ FF_DEVICE void run_tile(const ClientVectors& to, const ClientNumbers& n, const C
   }
 }
 
-// ---- mu to minima and back --------------------------------------------------------------------------------------------
+// ---- mu to minima and back ------------------------------------------------------------------------------------------
 
 // One axis of one side of a matrix: index i on it is (flat / stride) % size; `side` is the side's length.
 struct Axis {
