@@ -1,0 +1,23 @@
+"""The cuda backend: the kernels of ``csrc/cuda``, compiled by NVRTC and launched through CuPy on torch's tensors.
+
+With ``FASTFED_CUDA_HOST=1`` the very same kernels are compiled by g++ and run on CPU tensors, for tests without a GPU.
+"""
+
+from .aggregate_step import aggregate_step
+from .client_step import client_step
+from .norms import clip, norms
+from .philox import normal, permutation, uniform
+from .server_step import server_step
+from .weighted_sum import weighted_sum
+
+__all__ = [
+    "aggregate_step",
+    "client_step",
+    "clip",
+    "normal",
+    "norms",
+    "permutation",
+    "server_step",
+    "uniform",
+    "weighted_sum",
+]

@@ -1,0 +1,26 @@
+"""Launches the server kernels that make the weighted sum of deltas in registers."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from ..table import ServerNumbers, ServerRule
+from .launch import address, is_wide, quad_blocks, run, suffix
+from .server_step import Numbers, ServerVectors, variant
+from .weighted_sum import DTYPES, Deltas
+
+
+def aggregate_step(
+    rule: ServerRule,
+    x: Tensor,
+    deltas: Tensor,
+    weights: Tensor,
+    m: Tensor | None,
+    v: Tensor | None,
+    vmax: Tensor | None,
+    n: ServerNumbers,
+) -> None:
+    d = x.numel()
+    name = f"aggregate_step_{variant(rule, m, v, n)}_{DTYPES[deltas.dtype]}{suffix(is_wide(d, x, deltas, m, v, vmax))}"
+    to = ServerVectors(*(address(t) for t in (x, m, v, vmax)))
+    run("aggregate_step", name, x.device, quad_blocks(d), 1, to, Deltas.of(deltas, weights), Numbers(*n[:8]))
