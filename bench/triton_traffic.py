@@ -1,0 +1,286 @@
+"""Bytes per element of every Triton kernel, counted in its machine code, beside the least that its rule allows.
+
+Needs Triton but no card: ``python -m fastfed.bench.triton_traffic``.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor
+
+from fastfed import Packing, kernels
+from fastfed.kernels import triton as backend
+from fastfed.kernels.phases import COEFFICIENTS, ClientCall
+from fastfed.kernels.registry import interpreting
+from fastfed.kernels.table import CLIENT_RULES, SERVER_RULES, client_numbers, server_numbers
+from fastfed.kernels.triton import tables
+from fastfed.kernels.triton.launch import BLOCK, Launch, recorded
+from fastfed.kernels.triton.traffic import WARP, Access, Traffic, traffic_of
+
+CAPABILITIES = (80, 90, 100)
+SHAPE = (128, 64)  # SM3's tensor; the other kernels see as many elements
+SIZE = SHAPE[0] * SHAPE[1]
+CLIENTS = 3
+FLOAT = 4
+DOUBLE = 8
+WORDS_PER_ACCESS = 4  # float32 numbers in 128 bits
+
+COEFFICIENT = Access("ld", FLOAT, False)
+WEIGHT = Access("ld", FLOAT, True)  # one per turn of the loop: a turn is one client
+SIDE = Access("ld", FLOAT, False)  # a row's or column's minimum
+TABLE_FIELD = Access("ld", 8, False)
+PARTIAL_SUM = Access("st", DOUBLE, False)
+MAXIMUM = Access("red", FLOAT, False)
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One compiled form of a kernel, and the least that it must move.
+
+    `bytes` per element stand outside any loop, `client_bytes` per element and client inside one; `narrow` are the
+    accesses of less than 128 bits that one thread makes besides: coefficients, weights, partial sums, SM3's sides.
+    """
+
+    name: str
+    launch: Launch
+    bytes: float
+    client_bytes: float = 0.0
+    narrow: Counter[Access] = field(default_factory=Counter)
+    elements: int = BLOCK
+
+    def traffic(self, capability: int) -> Traffic:
+        return traffic_of(self.launch, self.elements, capability)
+
+
+def _recorded(kernel: str, call: Callable[[], Any]) -> Launch:
+    """The (last) launch of the kernel of that name that `call` makes."""
+    with recorded() as launches:
+        call()
+    return [launch for launch in launches if launch.kernel.__name__ == kernel][-1]
+
+
+# ---- server ---------------------------------------------------------------------------------------------------------
+
+
+def _server_bytes(state: dict[str, Tensor]) -> int:
+    """x and every moment that is kept, read and written."""
+    return 2 * FLOAT * (1 + len(state))
+
+
+def _server_call(rule: str, state: dict[str, Tensor], **options: Any) -> tuple[Any, ...]:
+    chosen = options if rule in ("sgd", "momentum") else {"lr": 0.1, **options}
+    return (*map(state.get, ("m", "v", "vmax")), server_numbers(rule, tuple(chosen.items())))
+
+
+def server_variant(
+    rule: str, beta1: float | None = None, dtype: torch.dtype = torch.float32, **options: Any
+) -> Variant:
+    """`server_step` of a rule; `beta1` decides whether m is kept."""
+    x, delta = torch.zeros(SIZE), torch.zeros(SIZE, dtype=dtype)
+    given = {} if beta1 is None else {"beta1": beta1}
+    state = kernels.server_state(rule, x, **given)
+    arguments = _server_call(rule, state, **given, **options)
+    launch = _recorded("_server_step", lambda: backend.server_step(SERVER_RULES[rule], x, delta, *arguments))
+    words = ["server", rule, *state, *(str(value) for value in options.values()), _short(dtype)]
+    return Variant(" ".join(filter(None, words)), launch, _server_bytes(state) + dtype.itemsize)
+
+
+def aggregate_variant(rule: str, dtype: torch.dtype = torch.float32) -> Variant:
+    """`aggregate_step`: the server step without a delta in memory, and each client's delta once."""
+    x, deltas, weights = torch.zeros(SIZE), torch.zeros(CLIENTS, SIZE, dtype=dtype), torch.ones(CLIENTS)
+    state = kernels.server_state(rule, x)
+    arguments = _server_call(rule, state)
+    launch = _recorded(
+        "_aggregate_step", lambda: backend.aggregate_step(SERVER_RULES[rule], x, deltas, weights, *arguments)
+    )
+    name = " ".join(filter(None, ["aggregate", rule, *state, _short(dtype)]))
+    return Variant(name, launch, _server_bytes(state), dtype.itemsize, Counter([WEIGHT]))
+
+
+def weighted_sum_variant(dtype: torch.dtype) -> Variant:
+    deltas, weights, out = torch.zeros(CLIENTS, SIZE, dtype=dtype), torch.ones(CLIENTS), torch.zeros(SIZE)
+    launch = _recorded("_weighted_sum", lambda: backend.weighted_sum(deltas, weights, out))
+    name = f"weighted_sum {_short(dtype)}".strip()
+    return Variant(name, launch, FLOAT, dtype.itemsize, Counter([WEIGHT]))
+
+
+def _short(dtype: torch.dtype) -> str:
+    return {torch.float32: "", torch.bfloat16: "(bfloat16)", torch.float16: "(float16)"}[dtype]
+
+
+# ---- client ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _ClientSetup:
+    """A client step on aligned vectors, with or without FedProx's and SCAFFOLD's vectors."""
+
+    rule: str
+    corrected: bool = False
+    options: tuple[tuple[str, Any], ...] = ()
+    made: tuple[tuple[str, Any], ...] = ()
+
+    def call(self) -> ClientCall:
+        entry, x = CLIENT_RULES[self.rule], torch.zeros(CLIENTS, SIZE)
+        packing = {"packing": Packing.from_shapes({"matrix": SHAPE})} if entry.cover else {}
+        state = kernels.client_state(self.rule, x, **packing, **dict(self.made))
+        options = dict(self.options) | ({"prox": 0.1} if self.corrected else {})
+        if "lr" in entry.options:
+            options["lr"] = 0.1
+        numbers = client_numbers(self.rule, False, tuple(options.items()))
+        extra = {"anchor": torch.zeros(SIZE), "correction": torch.zeros_like(x)} if self.corrected else {}
+        if entry.step_size == "sps":
+            extra["loss"] = torch.ones(CLIENTS)
+        return ClientCall(entry, numbers, x, torch.zeros_like(x), state, **extra)
+
+    @property
+    def name(self) -> str:
+        return " ".join(["client", self.rule, *(f"{k}={v}" for k, v in self.made), *(["corrected"] * self.corrected)])
+
+
+def _gradient_bytes(call: ClientCall) -> int:
+    return FLOAT * (1 + (call.anchor is not None) + (call.correction is not None))
+
+
+def _update_bytes(call: ClientCall) -> int:
+    """The gradient; x and every vector that is kept, read and written (Delta-SGD's last gradient only written)."""
+    both = [name for name in ("m", "v") if name in call.state]
+    written = [name for name in ("grad_prev",) if name in call.state]
+    return _gradient_bytes(call) + FLOAT * (2 + 2 * len(both) + len(written))
+
+
+def _coefficients(call: ClientCall) -> int:
+    """Without a second moment: ACTIVE, SCALE and STEP; with one, also REFRESH, KEEP and ROOT_SCALE."""
+    return COEFFICIENTS if call.rule.has_second_moment else COEFFICIENTS - 3
+
+
+def client_variant(setup: _ClientSetup) -> Variant:
+    """The update of a rule without cover."""
+    call = setup.call()
+    narrow = Counter({COEFFICIENT: _coefficients(call)})
+    if call.rule.step_size == "delta_sgd":
+        narrow[PARTIAL_SUM] = 1
+    launch = _recorded("_update", lambda: backend.client_step(call))
+    return Variant(setup.name, launch, _update_bytes(call), narrow=narrow)
+
+
+def cover_variant(setup: _ClientSetup) -> Variant:
+    """SM3's main pass: besides x, g and m it touches one minimum and one maximum per row and column of the tile."""
+    call = setup.call()
+    rows, cols = tables.MATRIX_TILE
+    launch = _recorded("_cover_update", lambda: backend.client_step(call))
+    elements_per_thread = rows * cols // (launch.warps * WARP)
+    sides = elements_per_thread // WORDS_PER_ACCESS + WORDS_PER_ACCESS  # a thread's rows, and its columns
+    coefficients = COEFFICIENTS - (call.rule.cover == "I")  # SM3-I has refreshed before
+    narrow = Counter({TABLE_FIELD: tables.TILE_FIELDS, COEFFICIENT: coefficients})
+    narrow[SIDE] += sides
+    if call.rule.cover == "II":
+        narrow[MAXIMUM] = 2
+    return Variant(setup.name, launch, _update_bytes(call), narrow=narrow, elements=rows * cols)
+
+
+def measuring_variants() -> Iterator[Variant]:
+    """The passes that only measure, and norms."""
+    sps = _ClientSetup("sps").call()
+    launch = _recorded("_gradient_squares", lambda: backend.client_step(sps))
+    yield Variant("gradient norm", launch, FLOAT, narrow=Counter({COEFFICIENT: 2, PARTIAL_SUM: 1}))
+    delta_sgd = _ClientSetup("delta_sgd").call()
+    launch = _recorded("_gradient_squares", lambda: backend.client_step(delta_sgd))
+    yield Variant("gradient change", launch, 2 * FLOAT, narrow=Counter({COEFFICIENT: 2, PARTIAL_SUM: 1}))
+    adam = _ClientSetup("adam", options=(("floor", 1.0),)).call()
+    launch = _recorded("_direction_squares", lambda: backend.client_step(adam))
+    yield Variant("direction norm adam", launch, 3 * FLOAT, narrow=Counter({COEFFICIENT: 5, PARTIAL_SUM: 1}))
+    x, out = torch.zeros(CLIENTS, SIZE), torch.zeros(CLIENTS, dtype=torch.float64)
+    launch = _recorded("_row_squares", lambda: backend.norms(x, out))
+    yield Variant("norms", launch, FLOAT, narrow=Counter({PARTIAL_SUM: 1}))
+    launch = _recorded("_scale_rows", lambda: backend.clip(x, 1.0, out))
+    yield Variant("clip", launch, 2 * FLOAT, narrow=Counter({COEFFICIENT: 1}))
+
+
+def random_variants() -> Iterator[Variant]:
+    """`normal` is left out: the library's sine and cosine keep a local array for angles beyond 100,000, of which these
+    kernels have none, but no count could show that."""
+    words, clients = kernels.Stream(1).words(), torch.zeros(CLIENTS, dtype=torch.int64)
+    client_id = Counter({Access("ld", 8, False): 1})
+    numbers = torch.zeros(CLIENTS, SIZE)
+    launch = _recorded("_uniform", lambda: backend.uniform(numbers, words, clients))
+    yield Variant("uniform", launch, FLOAT, narrow=client_id)
+    order = torch.zeros(CLIENTS, SIZE, dtype=torch.int64)
+    launch = _recorded("_sort_keys", lambda: backend.permutation(order, words, clients))
+    yield Variant("permutation keys", launch, order.itemsize, narrow=client_id, elements=BLOCK // 2)
+
+
+def variants() -> list[Variant]:
+    """Every kernel that passes over vectors, in every form that differs in what it moves."""
+    if interpreting():
+        raise RuntimeError("TRITON_INTERPRET: is 1, but interpreted kernels compile to nothing that could be counted")
+    half = (torch.bfloat16, torch.float16)
+    return [
+        *(server_variant(rule) for rule in SERVER_RULES),
+        *(server_variant(rule, beta1=0.0) for rule in ("adam", "yogi", "ams")),
+        server_variant("adagrad", beta1=0.9),
+        server_variant("adam", second_moment_of="delta"),
+        *(server_variant("adam", dtype=dtype) for dtype in half),
+        *(client_variant(_ClientSetup(rule)) for rule in CLIENT_RULES if CLIENT_RULES[rule].cover is None),
+        client_variant(_ClientSetup("adam", corrected=True)),
+        *(cover_variant(_ClientSetup(rule)) for rule in CLIENT_RULES if CLIENT_RULES[rule].cover is not None),
+        cover_variant(_ClientSetup("sm3", options=(("beta1", 0.9),), made=(("beta1", 0.9),))),
+        *(weighted_sum_variant(dtype) for dtype in (torch.float32, *half)),
+        *(aggregate_variant(rule) for rule in SERVER_RULES),
+        *(aggregate_variant("adam", dtype) for dtype in half),
+        *measuring_variants(),
+        *random_variants(),
+    ]
+
+
+# ---- the table ------------------------------------------------------------------------------------------------------
+
+
+def _bytes(fixed: float, per_client: float) -> str:
+    words = [f"{fixed:g}"] * (fixed > 0) + [f"{per_client:g}*clients"] * (per_client > 0)
+    return " + ".join(words)
+
+
+def _distinct(values: list[Any]) -> str:
+    """One word where all capabilities agree, else one each."""
+    words = [str(value) for value in values]
+    return words[0] if len(set(words)) == 1 else " / ".join(words)
+
+
+def row(variant: Variant) -> list[str]:
+    """A line of the table."""
+    found = [variant.traffic(capability) for capability in CAPABILITIES]
+    return [
+        variant.name,
+        _bytes(variant.bytes, variant.client_bytes),
+        _distinct([_bytes(t.bytes_per_element(), t.bytes_per_element(in_loop=True)) for t in found]),
+        _distinct([t.narrow_accesses - t.atomics for t in found]),
+        _distinct([t.atomics for t in found]),
+        _distinct([t.registers for t in found]),
+        _distinct([t.local_bytes for t in found]),
+    ]
+
+
+def main() -> None:
+    """Prints the table."""
+    cards = " / ".join(f"sm_{capability}" for capability in CAPABILITIES)
+    table = Table(title=f"Triton kernels compiled for {cards}", caption="bytes per element by 128-bit accesses")
+    table.add_column("kernel")
+    for heading in ("minimum", "counted", "narrow accesses", "atomics", "registers", "spilled"):
+        table.add_column(heading, justify="right")
+    for variant in variants():
+        table.add_row(*row(variant))
+    console = Console()
+    console.width = max(console.width, 120)
+    console.print(table)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,23 @@
+"""The Triton backend: tiles, reductions and launches around the rules; CUDA tensors, or any in Triton's interpreter.
+
+Importing it needs Triton but no device.
+"""
+
+from .aggregate_step import aggregate_step
+from .client_step import client_step
+from .norms import clip, norms
+from .philox import normal, permutation, uniform
+from .server_step import server_step
+from .weighted_sum import weighted_sum
+
+__all__ = [
+    "aggregate_step",
+    "client_step",
+    "clip",
+    "normal",
+    "norms",
+    "permutation",
+    "server_step",
+    "uniform",
+    "weighted_sum",
+]

@@ -1,0 +1,97 @@
+"""How kernels are launched: block sizes, compiler options, the device; and how launches are written down for compiling
+ahead of time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..registry import interpreting
+
+WARPS = 4
+BLOCK = 1024  # 8 elements per thread: two 128-bit accesses to every float32 vector, one to a half-width one
+
+_INTERPRETED_BLOCK = 1 << 16  # the interpreter pays per program, hardly per element
+_INTERPRETED_LONG = 1 << 14  # shorter vectors keep the real block there too, so that grids of many blocks are tested
+
+# Registers per thread for kernels that loop over clients. Left alone, the assembler aims at 32, for which it lets the
+# loads of unrolled turns wait for each other and spills; with a limit it uses what it needs.
+LOOP_REGISTERS = 80
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One launch: `programs` instances of `kernel` in a row."""
+
+    kernel: Any
+    programs: int
+    args: tuple[Any, ...]
+    constants: dict[str, Any]
+    warps: int
+    registers: int | None
+
+    def run(self) -> None:
+        self.kernel[(self.programs,)](*self.args, **self.constants, **self._options())
+
+    def compile(self) -> Any:
+        """The kernel as this launch would compile it for Triton's active device, without running it."""
+        return self.kernel.warmup(*self.args, **self.constants, grid=(self.programs,), **self._options())
+
+    def _options(self) -> dict[str, Any]:
+        # No contraction into fused multiply-adds: the device rounds as the interpreter does in the tests, but for
+        # division (2 ulp, Triton's `/`). The kernels wait for memory, so this costs nothing.
+        options: dict[str, Any] = {"num_warps": self.warps, "enable_fp_fusion": False}
+        return options if self.registers is None else {**options, "maxnreg": self.registers}
+
+
+_recorded: list[Launch] | None = None
+
+
+@contextmanager
+def recorded() -> Iterator[list[Launch]]:
+    """Launches made inside are written down instead of run."""
+    global _recorded
+    launches: list[Launch] = []
+    _recorded = launches
+    try:
+        yield launches
+    finally:
+        _recorded = None
+
+
+def launch(
+    kernel: Any,
+    programs: int,
+    on: Tensor,
+    *args: Any,
+    warps: int = WARPS,
+    registers: int | None = None,
+    **constants: Any,
+) -> None:
+    """Runs `programs` instances of `kernel` on the device of the tensor `on`; `constants` are compiled in."""
+    item = Launch(kernel, programs, args, constants, warps, registers)
+    if _recorded is not None:
+        _recorded.append(item)
+        return
+    with _device_of(on):
+        item.run()
+
+
+def _device_of(tensor: Tensor) -> AbstractContextManager:
+    """Triton launches on the current device, whatever the tensors' own."""
+    return torch.cuda.device(tensor.device) if tensor.is_cuda else nullcontext()
+
+
+def block_for(size: int) -> int:
+    """Elements per program for vectors of `size`."""
+    return _INTERPRETED_BLOCK if interpreting() and size > _INTERPRETED_LONG else BLOCK
+
+
+def blocks_of(size: int) -> int:
+    """Programs per vector of `size`."""
+    return -(-size // block_for(size))

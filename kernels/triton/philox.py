@@ -1,0 +1,148 @@
+"""Random numbers: every program makes a tile of clients x Philox blocks, each block's numbers side by side."""
+
+# mypy: disable-error-code="no-untyped-def"
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from ..registry import interpreting
+from ..streams import StreamWords
+from .bound import device, philox
+from .launch import launch
+
+# Philox blocks per program. The interpreter pays per program.
+_LANES = 4096 if interpreting() else 256
+
+# The words of a stream are values, not shapes: no compiled variant may depend on them.
+_STREAM = ("key0", "key1", "step", "round")
+
+
+@device
+def _place(rows, blocks, ROWS: tl.constexpr, BLOCKS: tl.constexpr):
+    """This program's rows (one per client) and its first Philox block."""
+    across = (blocks + BLOCKS - 1) // BLOCKS
+    program = tl.program_id(0)
+    row = (program // across).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    return row, row < rows, (program % across).to(tl.int64) * BLOCKS
+
+
+@device
+def _words(clients, row, exists, first, key0, key1, step, round, BLOCKS: tl.constexpr):
+    """The four words of each of this program's blocks, (ROWS, BLOCKS)."""
+    client = tl.load(clients + row, mask=exists, other=0).to(tl.uint32)[:, None]
+    block = (first + tl.arange(0, BLOCKS)).to(tl.uint32)[None, :]
+    zero = (client ^ client) + (block ^ block)
+    counter1, counter3 = zero + step.to(tl.uint32), zero + round.to(tl.uint32)
+    return philox.philox(zero + block, counter1, zero + client, counter3, key0.to(tl.uint32), key1.to(tl.uint32))
+
+
+@device
+def _pairs(a, b, ROWS: tl.constexpr, BLOCKS: tl.constexpr):
+    """a and b alternating along the rows, (ROWS, 2 * BLOCKS)."""
+    return tl.reshape(tl.join(a, b), (ROWS, 2 * BLOCKS))
+
+
+@device
+def _fours(a, b, c, d, ROWS: tl.constexpr, BLOCKS: tl.constexpr):
+    """a, b, c and d taking turns along the rows, (ROWS, 4 * BLOCKS)."""
+    return _pairs(_pairs(a, c, ROWS, BLOCKS), _pairs(b, d, ROWS, BLOCKS), ROWS, 2 * BLOCKS)
+
+
+@device
+def _store(out, n, row, exists, first, numbers, WIDTH: tl.constexpr):
+    at = first + tl.arange(0, WIDTH)
+    tl.store(out + row[:, None] * n + at[None, :], numbers, mask=exists[:, None] & (at < n)[None, :])
+
+
+@triton.jit(do_not_specialize=_STREAM)
+def _uniform(
+    out,
+    clients,
+    rows,
+    n,
+    blocks,
+    key0: tl.int64,
+    key1: tl.int64,
+    step: tl.int64,
+    round: tl.int64,
+    ROWS: tl.constexpr,
+    BLOCKS: tl.constexpr,
+):
+    row, exists, first = _place(rows, blocks, ROWS, BLOCKS)
+    w0, w1, w2, w3 = _words(clients, row, exists, first, key0, key1, step, round, BLOCKS)
+    a, b = philox.uniform_of(w0), philox.uniform_of(w1)
+    c, d = philox.uniform_of(w2), philox.uniform_of(w3)
+    _store(out, n, row, exists, first * 4, _fours(a, b, c, d, ROWS, BLOCKS), 4 * BLOCKS)
+
+
+@triton.jit(do_not_specialize=_STREAM)
+def _normal(
+    out,
+    clients,
+    rows,
+    n,
+    blocks,
+    key0: tl.int64,
+    key1: tl.int64,
+    step: tl.int64,
+    round: tl.int64,
+    ROWS: tl.constexpr,
+    BLOCKS: tl.constexpr,
+):
+    row, exists, first = _place(rows, blocks, ROWS, BLOCKS)
+    w0, w1, w2, w3 = _words(clients, row, exists, first, key0, key1, step, round, BLOCKS)
+    a, b = philox.normal_pair(w0, w1)
+    c, d = philox.normal_pair(w2, w3)
+    _store(out, n, row, exists, first * 4, _fours(a, b, c, d, ROWS, BLOCKS), 4 * BLOCKS)
+
+
+@triton.jit(do_not_specialize=_STREAM)
+def _sort_keys(
+    out,
+    clients,
+    rows,
+    n,
+    blocks,
+    key0: tl.int64,
+    key1: tl.int64,
+    step: tl.int64,
+    round: tl.int64,
+    ROWS: tl.constexpr,
+    BLOCKS: tl.constexpr,
+):
+    row, exists, first = _place(rows, blocks, ROWS, BLOCKS)
+    w0, w1, w2, w3 = _words(clients, row, exists, first, key0, key1, step, round, BLOCKS)
+    a = philox.sort_key(w0.to(tl.int64), w1.to(tl.int64))
+    b = philox.sort_key(w2.to(tl.int64), w3.to(tl.int64))
+    _store(out, n, row, exists, first * 2, _pairs(a, b, ROWS, BLOCKS), 2 * BLOCKS)
+
+
+def _fill(kernel: Any, per_block: int, out: Tensor, stream: StreamWords, clients: Tensor) -> None:
+    """Launches `kernel` on tiles of as many rows as short ones need to fill a program."""
+    rows, n = out.shape
+    blocks = -(-n // per_block)
+    wide = min(_LANES, triton.next_power_of_2(blocks))
+    tall = _LANES // wide
+    programs = -(-rows // tall) * -(-blocks // wide)
+    launch(kernel, programs, out, out, clients, rows, n, blocks, *stream, ROWS=tall, BLOCKS=wide)
+
+
+def uniform(out: Tensor, stream: StreamWords, clients: Tensor) -> None:
+    """out: (clients, n) float32."""
+    _fill(_uniform, 4, out, stream, clients)
+
+
+def normal(out: Tensor, stream: StreamWords, clients: Tensor) -> None:
+    """out: (clients, n) float32."""
+    _fill(_normal, 4, out, stream, clients)
+
+
+def permutation(out: Tensor, stream: StreamWords, clients: Tensor) -> None:
+    """out: (clients, n) int64, every row a permutation of 0 .. n-1."""
+    keys = torch.empty_like(out)
+    _fill(_sort_keys, 2, keys, stream, clients)
+    out.copy_(keys.sort(dim=1, stable=True).indices)

@@ -1,0 +1,117 @@
+"""Triton kernels compiled ahead of time for three generations of cards: no spills, every element by 128-bit accesses,
+and not a byte more than the rule needs. Needs Triton, but no card."""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import cache
+
+import pytest
+import torch
+
+from fastfed.kernels import Stream, registry
+
+pytest.importorskip("triton", reason="Triton is not installed")
+if registry.interpreting():
+    pytest.skip("interpreted kernels compile to nothing (TRITON_INTERPRET=1)", allow_module_level=True)
+
+from fastfed.bench import triton_traffic as bench
+from fastfed.kernels import triton as backend
+from fastfed.kernels.triton.launch import recorded
+from fastfed.kernels.triton.traffic import WIDE, Traffic, compiling_for
+
+VARIANTS = {variant.name: variant for variant in bench.variants()}
+
+# What the papers' rules cost, stated once by hand so that `bench`'s own arithmetic has a witness.
+KNOWN_BYTES = {
+    "server sgd": 12,
+    "server momentum m": 20,
+    "server adagrad v": 20,
+    "server adagrad m v": 28,
+    "server adam m v": 28,
+    "server yogi m v": 28,
+    "server ams m v vmax": 36,
+    "client sgd": 12,
+    "client momentum": 20,
+    "client adagrad": 20,
+    "client adam": 28,
+    "client sm3": 12,
+}
+
+
+@cache
+def traffic(name: str, capability: int) -> Traffic:
+    return VARIANTS[name].traffic(capability)
+
+
+every_variant = pytest.mark.parametrize("name", VARIANTS)
+every_card = pytest.mark.parametrize("capability", bench.CAPABILITIES)
+
+
+@every_variant
+@every_card
+def test_moves_the_minimum_in_128_bit_accesses(name: str, capability: int) -> None:
+    variant, found = VARIANTS[name], traffic(name, capability)
+    assert found.bytes_per_element() == variant.bytes
+    assert found.bytes_per_element(in_loop=True) == variant.client_bytes
+
+
+@every_variant
+@every_card
+def test_nothing_else_is_accessed(name: str, capability: int) -> None:
+    narrow = Counter(access for access in traffic(name, capability).accesses if access.bytes != WIDE)
+    assert narrow == VARIANTS[name].narrow
+
+
+@every_variant
+@every_card
+def test_no_register_is_spilled(name: str, capability: int) -> None:
+    assert traffic(name, capability).local_bytes == 0
+
+
+@pytest.mark.parametrize("name", KNOWN_BYTES)
+def test_minimum_is_the_rules(name: str) -> None:
+    assert VARIANTS[name].bytes == KNOWN_BYTES[name]
+
+
+def test_aggregate_adam_reads_each_delta_once() -> None:
+    variant = VARIANTS["aggregate adam m v"]
+    assert (variant.client_bytes, variant.bytes) == (4, 24)
+
+
+def test_variant_names_are_unique() -> None:
+    assert len(VARIANTS) == len(bench.variants())
+
+
+@pytest.mark.parametrize("change", [{"lr": 0.5}, {"lr": 1.0}, {"beta1": 0.5}, {"tau": 16.0}, {"beta2": 0.0}])
+def test_hyperparameters_do_not_recompile(change: dict[str, float]) -> None:
+    with compiling_for(90):
+        compiled = bench.server_variant("adam").launch.compile()
+        assert bench.server_variant("adam", **change).launch.compile() is compiled
+
+
+def test_streams_do_not_recompile() -> None:
+    clients, out = torch.zeros(1, dtype=torch.int64), torch.zeros(1, 64)
+    with recorded() as launches:
+        for stream in (Stream(0), Stream(1, 16, 1, 0, 1), Stream(2**64 - 1, 3, 2**32 - 1, 0, 2**31)):
+            backend.uniform(out, stream.words(), clients)
+    with compiling_for(90):
+        assert len({id(launch.compile()) for launch in launches}) == 1
+
+
+def test_number_of_clients_does_not_recompile() -> None:
+    out = torch.zeros(64)
+    with recorded() as launches:
+        for clients in (1, 2, 16):
+            backend.weighted_sum(torch.zeros(clients, 64), torch.ones(clients), out)
+    with compiling_for(90):
+        assert len({id(launch.compile()) for launch in launches}) == 1
+
+
+def test_odd_sizes_compile_without_wide_accesses() -> None:
+    """Rows of an odd length start anywhere, so no wide access would be aligned."""
+    x, out = torch.zeros(2, 1027), torch.zeros(2, dtype=torch.float64)
+    with recorded() as launches:
+        backend.norms(x, out)
+    with compiling_for(90):
+        assert "ld.global.v4" not in launches[0].compile().asm["ptx"]
