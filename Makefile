@@ -3,6 +3,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+CPP := $(wildcard csrc/*.h csrc/*.cpp csrc/cpu/* csrc/cuda/*)
 NATIVE := setup.py $(wildcard csrc/*.h csrc/*.cpp csrc/cpu/*)
 
 # Where a compiler is, a failing build must stop us: otherwise the C++ backend would silently go untested.
@@ -31,6 +32,7 @@ lint: style types ## style (ruff) and types (mypy; the first time it reads all o
 style: $(VENV)/.built
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/clang-format --dry-run --Werror $(CPP)
 
 # ./kernels and ./bench are imported as fastfed.kernels and fastfed.bench: mypy sees them in their place through links.
 types: $(VENV)/.built

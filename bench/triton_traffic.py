@@ -84,7 +84,7 @@ def server_variant(
 ) -> Variant:
     """`server_step` of a rule; `beta1` decides whether m is kept."""
     x, delta = torch.zeros(SIZE), torch.zeros(SIZE, dtype=dtype)
-    given = {} if beta1 is None else {"beta1": beta1}
+    given: dict[str, Any] = {} if beta1 is None else {"beta1": beta1}
     state = kernels.server_state(rule, x, **given)
     arguments = _server_call(rule, state, **given, **options)
     launch = _recorded("_server_step", lambda: backend.server_step(SERVER_RULES[rule], x, delta, *arguments))
@@ -129,7 +129,7 @@ class _ClientSetup:
 
     def call(self) -> ClientCall:
         entry, x = CLIENT_RULES[self.rule], torch.zeros(CLIENTS, SIZE)
-        packing = {"packing": Packing.from_shapes({"matrix": SHAPE})} if entry.cover else {}
+        packing: dict[str, Any] = {"packing": Packing.from_shapes({"matrix": SHAPE})} if entry.cover else {}
         state = kernels.client_state(self.rule, x, **packing, **dict(self.made))
         options = dict(self.options) | ({"prox": 0.1} if self.corrected else {})
         if "lr" in entry.options:

@@ -21,8 +21,8 @@ using namespace fastfed;
 
 namespace {
 
-#define FF_REQUIRE(condition, name, words)                                                  \
-  do {                                                                                      \
+#define FF_REQUIRE(condition, name, words)                                                   \
+  do {                                                                                       \
     if (!(condition)) throw std::invalid_argument(std::string(name) + ": must be " + words); \
   } while (0)
 
@@ -68,18 +68,21 @@ double number(const py::tuple& numbers, py::ssize_t index) {
   return value;
 }
 
-// ---- the quick check --------------------------------------------------------------------------------------------------
+// ---- the quick check -----------------------------------------------------------------------------------------------
 
 // Whether nothing at all can be wrong with these arguments: x is a plain CPU vector or batch of floats, `like` holds
-// tensors of x's dtype and shape, `scalars` tensors of one number per client, `beside` tensors of x's dtype and any shape,
-// and no two of them share memory. False only means that kernels/check.py has to look: it knows the exceptions, and the
-// words.
-bool plainly_fine(py::handle x, const py::tuple& like, const py::tuple& scalars, const py::tuple& beside) {
+// tensors of x's dtype and shape, `counters` and `reals` int64 and float64 tensors of one number per client, `beside`
+// tensors of x's dtype and any shape, and no two of them share memory. False only means that kernels/check.py has to
+// look: it knows the exceptions, and the words.
+bool plainly_fine(py::handle x, const py::tuple& like, const py::tuple& counters, const py::tuple& reals,
+                  const py::tuple& beside) {
   constexpr py::ssize_t kMost = 16;
-  if (!THPVariable_Check(x.ptr()) || py::ssize_t(like.size() + scalars.size() + beside.size()) >= kMost) return false;
+  if (!THPVariable_Check(x.ptr()) || py::ssize_t(like.size() + counters.size() + reals.size() + beside.size()) >= kMost)
+    return false;
   const at::Tensor& first = THPVariable_Unpack(x.ptr());
   const at::ScalarType dtype = first.scalar_type();
-  if (first.dim() < 1 || first.dim() > 2 || first.numel() == 0 || (dtype != at::kFloat && dtype != at::kDouble)) return false;
+  if (first.dim() < 1 || first.dim() > 2 || first.numel() == 0 || (dtype != at::kFloat && dtype != at::kDouble))
+    return false;
   struct Memory {
     const char *begin, *end;
   } memory[kMost];
@@ -99,11 +102,16 @@ bool plainly_fine(py::handle x, const py::tuple& like, const py::tuple& scalars,
     const at::Tensor& t = THPVariable_Unpack(object.ptr());
     if (t.scalar_type() != dtype || t.sizes() != first.sizes() || !enter(t)) return false;
   }
-  for (py::handle object : scalars) {
-    if (!THPVariable_Check(object.ptr())) return false;
-    const at::Tensor& t = THPVariable_Unpack(object.ptr());
-    if (t.sizes() != first.sizes().slice(0, std::size_t(first.dim() - 1)) || !enter(t)) return false;
-  }
+  const auto per_client = [&](const py::tuple& scalars, at::ScalarType wanted) {
+    for (py::handle object : scalars) {
+      if (!THPVariable_Check(object.ptr())) return false;
+      const at::Tensor& t = THPVariable_Unpack(object.ptr());
+      if (t.scalar_type() != wanted || t.sizes() != first.sizes().slice(0, std::size_t(first.dim() - 1)) || !enter(t))
+        return false;
+    }
+    return true;
+  };
+  if (!per_client(counters, at::kLong) || !per_client(reals, at::kDouble)) return false;
   for (py::handle object : beside) {
     if (!THPVariable_Check(object.ptr())) return false;
     const at::Tensor& t = THPVariable_Unpack(object.ptr());
@@ -112,7 +120,7 @@ bool plainly_fine(py::handle x, const py::tuple& like, const py::tuple& scalars,
   return true;
 }
 
-// ---- server -----------------------------------------------------------------------------------------------------------
+// ---- server --------------------------------------------------------------------------------------------------------
 
 // kernels/table.py: ServerNumbers
 template <class T> ServerNumbers<T> server_numbers(const py::tuple& n) {
@@ -132,8 +140,8 @@ ServerFormula server_formula(int formula, py::handle m, py::handle v, py::handle
 
 template <class T> ServerVectors<T> server_vectors(const at::Tensor& x, py::handle m, py::handle v, py::handle vmax) {
   const std::int64_t d = x.numel();
-  return {d, static_cast<T*>(x.data_ptr()), data_or_null<T>(m, "m", d), data_or_null<T>(v, "v", d),
-          data_or_null<T>(vmax, "vmax", d)};
+  return {d, static_cast<T*>(x.data_ptr()), data_or_null<T>(m, "state['m']", d), data_or_null<T>(v, "state['v']", d),
+          data_or_null<T>(vmax, "state['vmax']", d)};
 }
 
 template <class T>
@@ -153,7 +161,8 @@ void bind_server_step(int formula, py::handle x, py::handle delta, py::handle m,
                       const py::tuple& numbers) {
   const ServerFormula f = server_formula(formula, m, v, vmax);
   const at::Tensor& t = tensor(x, "x");
-  if (t.scalar_type() == at::kDouble) return typed_server_step<double>(f, t, tensor(delta, "delta"), m, v, vmax, numbers);
+  if (t.scalar_type() == at::kDouble)
+    return typed_server_step<double>(f, t, tensor(delta, "delta"), m, v, vmax, numbers);
   FF_REQUIRE(t.scalar_type() == at::kFloat, "x", "float32 or float64");
   typed_server_step<float>(f, t, tensor(delta, "delta"), m, v, vmax, numbers);
 }
@@ -200,15 +209,15 @@ void bind_weighted_sum(py::handle deltas, py::handle weights, py::handle out) {
   typed_weighted_sum<float>(tensor(deltas, "deltas"), weights, t);
 }
 
-// ---- client -----------------------------------------------------------------------------------------------------------
+// ---- client --------------------------------------------------------------------------------------------------------
 
 // kernels/table.py: ClientNumbers
 ClientNumbers client_numbers(const py::tuple& n) {
   FF_REQUIRE(n.size() == 20, "numbers", "ClientNumbers");
   const auto delay = std::int64_t(number(n, 7));
   FF_REQUIRE(delay >= 1, "delay", "at least 1");
-  return {number(n, 0),  number(n, 1),  number(n, 2),  number(n, 3),  number(n, 4),       number(n, 5),  number(n, 6),
-          delay,         number(n, 8),  number(n, 9),  number(n, 10), number(n, 11),      number(n, 12), number(n, 13),
+  return {number(n, 0),  number(n, 1),       number(n, 2),  number(n, 3),  number(n, 4),  number(n, 5),  number(n, 6),
+          delay,         number(n, 8),       number(n, 9),  number(n, 10), number(n, 11), number(n, 12), number(n, 13),
           number(n, 14), number(n, 15) != 0, number(n, 16), number(n, 17), number(n, 18), number(n, 19)};
 }
 
@@ -242,7 +251,8 @@ void require_state(const ClientArguments& a) {
   FF_REQUIRE(!second_moment || (!a.step.is_none() && !a.refreshes.is_none()), "step", "given with refreshes");
   FF_REQUIRE(a.step_size != kSps || (!a.loss.is_none() && !a.lr.is_none()), "loss", "given with lr");
   if (a.step_size == kDeltaSgd) {
-    FF_REQUIRE(!a.step.is_none() && !a.lr.is_none() && !a.theta.is_none() && !a.move.is_none(), "step", "given with lr, theta, move");
+    FF_REQUIRE(!a.step.is_none() && !a.lr.is_none() && !a.theta.is_none() && !a.move.is_none(), "step",
+               "given with lr, theta, move");
     FF_REQUIRE(!a.grad_prev.is_none() || !a.previous_grad.is_none(), "previous_grad", "given");
   }
 }
@@ -254,6 +264,7 @@ template <class T> void typed_client_step(const ClientArguments& a, const at::Te
   if (a.cover != kNoCover) {
     const at::Tensor& numbers = tensor(a.layout, "cover");
     layout = read_layout(data<std::int64_t>(a.layout, "cover", numbers.numel()), numbers.numel(), d);
+    FF_REQUIRE(tensor(a.mu, "state['mu']").dim() == x.dim(), "state['mu']", "of as many axes as x");
   }
   const Rows<T> anchor = rows_or_null<T>(a.anchor, "anchor", clients, d);
   const Rows<T> correction = rows_or_null<T>(a.correction, "correction", clients, d);
@@ -262,27 +273,33 @@ template <class T> void typed_client_step(const ClientArguments& a, const at::Te
                                  layout.mu_size,
                                  static_cast<T*>(x.data_ptr()),
                                  data<T>(a.grad, "grad", all),
-                                 data_or_null<T>(a.m, "m", all),
-                                 data_or_null<T>(a.v, "v", all),
-                                 data_or_null<T>(a.nu, "nu", all),
-                                 data_or_null<T>(a.mu, "mu", clients * layout.mu_size),
-                                 data_or_null<T>(a.grad_prev, "grad_prev", all),
+                                 data_or_null<T>(a.m, "state['m']", all),
+                                 data_or_null<T>(a.v, "state['v']", all),
+                                 data_or_null<T>(a.nu, "state['nu']", all),
+                                 data_or_null<T>(a.mu, "state['mu']", clients * layout.mu_size),
+                                 data_or_null<T>(a.grad_prev, "state['grad_prev']", all),
                                  data_or_null<T>(a.previous_grad, "previous_grad", all),
                                  anchor.data,
                                  correction.data,
                                  anchor.shared,
                                  correction.shared};
-  const ClientScalars scalars{data_or_null<std::int64_t>(a.step, "step", clients),
-                              data_or_null<std::int64_t>(a.refreshes, "refreshes", clients),
-                              data_or_null<double>(a.lr, "lr", clients),
-                              data_or_null<double>(a.theta, "theta", clients),
-                              data_or_null<double>(a.move, "move", clients),
+  const ClientScalars scalars{data_or_null<std::int64_t>(a.step, "state['step']", clients),
+                              data_or_null<std::int64_t>(a.refreshes, "state['refreshes']", clients),
+                              data_or_null<double>(a.lr, "state['lr']", clients),
+                              data_or_null<double>(a.theta, "state['theta']", clients),
+                              data_or_null<double>(a.move, "state['move']", clients),
                               data_or_null<double>(a.given_lr, "lr", clients),
                               data_or_null<double>(a.loss, "loss", clients),
                               data_or_null<std::int64_t>(a.epoch, "epoch", clients),
                               data_or_null<bool>(a.finished, "finished", clients)};
-  const ClientStep<T> step{DirectionFormula(a.formula), CoverForm(a.cover), StepSizeRule(a.step_size), client_numbers(n),
-                           vectors, scalars, &layout, threads()};
+  const ClientStep<T> step{DirectionFormula(a.formula),
+                           CoverForm(a.cover),
+                           StepSizeRule(a.step_size),
+                           client_numbers(n),
+                           vectors,
+                           scalars,
+                           &layout,
+                           threads()};
   py::gil_scoped_release release;
   client_step<T>(step);
 }
@@ -292,8 +309,9 @@ void bind_client_step(int formula, int cover, int step_size, py::handle x, py::h
                       py::handle refreshes, py::handle lr, py::handle theta, py::handle move, py::handle given_lr,
                       py::handle loss, py::handle anchor, py::handle correction, py::handle previous_grad,
                       py::handle epoch, py::handle finished, const py::tuple& numbers) {
-  const ClientArguments a{formula, cover, step_size, x,    grad,     m,    v,      nu,         mu,            layout, grad_prev, step,
-                          refreshes, lr,  theta,     move, given_lr, loss, anchor, correction, previous_grad, epoch,  finished};
+  const ClientArguments a{formula,  cover,  step_size, x,          grad,          m,     v,       nu,
+                          mu,       layout, grad_prev, step,       refreshes,     lr,    theta,   move,
+                          given_lr, loss,   anchor,    correction, previous_grad, epoch, finished};
   require_state(a);
   const at::Tensor& t = tensor(x, "x");
   if (t.scalar_type() == at::kDouble) return typed_client_step<double>(a, t, numbers);
@@ -301,7 +319,7 @@ void bind_client_step(int formula, int cover, int step_size, py::handle x, py::h
   typed_client_step<float>(a, t, numbers);
 }
 
-// ---- norms ------------------------------------------------------------------------------------------------------------
+// ---- norms ---------------------------------------------------------------------------------------------------------
 
 void bind_norms(py::handle x, py::handle out) {
   const at::Tensor& t = tensor(x, "x");
@@ -329,7 +347,7 @@ void bind_clip(py::handle x, double limit, py::handle out) {
   clip<float>(t.size(0), t.size(1), static_cast<float*>(t.data_ptr()), limit, sums, threads());
 }
 
-// ---- random numbers ---------------------------------------------------------------------------------------------------
+// ---- random numbers ------------------------------------------------------------------------------------------------
 
 template <class T, class Draw>
 void draw_rows(py::handle out, Word key0, Word key1, Word step, Word round, py::handle clients, Draw draw) {
@@ -352,10 +370,10 @@ void bind_permutation(py::handle out, Word key0, Word key1, Word step, Word roun
   draw_rows<std::int64_t>(out, key0, key1, step, round, clients, permutation);
 }
 
-// ---- the machine ------------------------------------------------------------------------------------------------------
+// ---- the machine ---------------------------------------------------------------------------------------------------
 
 void bind_stream_probe(const py::list& reads, const py::list& updates) {
-  FF_REQUIRE(updates.size() + reads.size() > 0, "reads", "given");
+  FF_REQUIRE(updates.size() + reads.size() > 0 && reads.size() <= 1024, "reads", "given, at most 1024 arrays");
   const std::int64_t d = tensor(updates.size() ? updates[0] : reads[0], "arrays").numel();
   std::vector<const float*> read;
   std::vector<float*> updated;

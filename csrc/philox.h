@@ -1,5 +1,6 @@
-// Philox4x32-10: counter-based random numbers, the same stream on every backend. The twin is kernels/philox.py, which also
-// says how seed, purpose, round, client and step make key and counter. No header is included: NVRTC reads this as it is.
+// Philox4x32-10: counter-based random numbers, the same stream on every backend. The twin is kernels/philox.py, which
+// also says how seed, purpose, round, client and step make key and counter. No header is included: NVRTC reads this as
+// it is.
 //
 // Salmon, Moraes, Dror, Shaw: Parallel Random Numbers: As Easy as 1, 2, 3 (SC 2011).
 #pragma once

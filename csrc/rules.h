@@ -14,7 +14,7 @@
 
 namespace fastfed {
 
-// ---- primitives -------------------------------------------------------------------------------------------------------
+// ---- primitives ----------------------------------------------------------------------------------------------------
 
 #if defined(__CUDACC__) || defined(__CUDACC_RTC__)
 FF_FN float root(float a) { return sqrtf(a); }
@@ -25,11 +25,12 @@ FF_FN float root(float a) { return __builtin_sqrtf(a); }
 FF_FN double root(double a) { return __builtin_sqrt(a); }
 FF_FN double power(double base, double exponent) { return __builtin_pow(base, exponent); }
 #endif
-template <class T> FF_FN T larger(T a, T b) { return a > b ? a : b; }
-template <class T> FF_FN T smaller(T a, T b) { return a < b ? a : b; }
+// A NaN on either side is passed on, as torch does.
+template <class T> FF_FN T larger(T a, T b) { return a > b || a != a ? a : b; }
+template <class T> FF_FN T smaller(T a, T b) { return a < b || a != a ? a : b; }
 template <class T> FF_FN T sign_of(T a) { return T(a > T(0)) - T(a < T(0)); }
 
-// ---- pieces -----------------------------------------------------------------------------------------------------------
+// ---- pieces --------------------------------------------------------------------------------------------------------
 
 template <class T> FF_FN T first_moment(T m, T g, T beta1, T gain1) { return beta1 * m + gain1 * g; }
 
@@ -49,7 +50,7 @@ template <class T> FF_FN T moved(T x, T direction, T step) { return x - step * d
 
 template <class T> FF_FN T change(T g, T g_prev) { return g - g_prev; }
 
-// ---- server rules -----------------------------------------------------------------------------------------------------
+// ---- server rules --------------------------------------------------------------------------------------------------
 
 template <class T> struct ServerNumbers {
   T lr, beta1, gain1, beta2, gain2, tau, root_eps, root_scale;
@@ -103,7 +104,7 @@ struct ServerAms {
   }
 };
 
-// ---- client directions ------------------------------------------------------------------------------------------------
+// ---- client directions ---------------------------------------------------------------------------------------------
 
 // What one client's elements share in one step; keep is 0 where the update floor takes this step's m away, else 1.
 template <class T> struct DirectionNumbers {
@@ -127,7 +128,7 @@ struct DirectionMomentum {
 struct DirectionAdagrad {
   static constexpr bool has_m = false, has_v = true;  // m only in SM3's reference form, where the state carries it
   template <class T> FF_FN T of(T g, T& m, T v, const DirectionNumbers<T>& n) {
-    m = first_moment(m, preconditioned(n.keep * g, v, n.eps, n.root_eps, n.root_scale), n.beta1, n.gain1);
+    m = n.keep * first_moment(m, preconditioned(g, v, n.eps, n.root_eps, n.root_scale), n.beta1, n.gain1);
     return m;
   }
 };
@@ -140,7 +141,7 @@ struct DirectionAdam {
   }
 };
 
-// ---- numbers per client (double) --------------------------------------------------------------------------------------
+// ---- numbers per client (double) -----------------------------------------------------------------------------------
 
 FF_FN double bias(double beta, double count) { return 1.0 - power(beta, count); }
 

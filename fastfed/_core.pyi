@@ -3,7 +3,12 @@
 from torch import Tensor
 
 def plainly_fine(
-    x: Tensor, like: tuple[Tensor, ...], scalars: tuple[Tensor, ...], beside: tuple[Tensor, ...], /
+    x: Tensor,
+    like: tuple[Tensor, ...],
+    counters: tuple[Tensor, ...],
+    reals: tuple[Tensor, ...],
+    beside: tuple[Tensor, ...],
+    /,
 ) -> bool: ...
 def server_step(
     formula: int,

@@ -147,16 +147,19 @@ class Packing:
 
     def cover(self) -> Tensor:
         """The SM3 cover of the packed tensors (``kernels.covers``), as an SM3 state carries it."""
-        return covers.encode([slot.offset for slot in self.slots], [slot.shape for slot in self.slots])
+        return covers.encode(self.size, [slot.offset for slot in self.slots], [slot.shape for slot in self.slots])
 
     def _fill(self, out: Tensor, tensors: Mapping[str, Tensor]) -> None:
         self._check(out, one=True)
+        out.zero_()  # the gaps: every norm would count what lies there
         for name, tensor in tensors.items():
             out[self._by_name[name].span] = tensor.reshape(-1)
 
     def _check(self, x: Tensor, one: bool = False) -> None:
         if not isinstance(x, Tensor):
             raise TypeError(f"x: must be a torch.Tensor, got {type(x).__name__}")
+        if x.dtype is not self.dtype:
+            raise TypeError(f"x: must be {self.dtype}, got {x.dtype}")
         if x.shape[-1:] != (self.size,) or x.dim() > (1 if one else 2):
             wanted = f"({self.size},)" if one else f"({self.size},) or (clients, {self.size})"
             raise ValueError(f"x: must have shape {wanted}, got {tuple(x.shape)}")

@@ -14,7 +14,12 @@ try:
 except ImportError:
 
     def plainly_fine(
-        x: Tensor, like: tuple[Tensor, ...], scalars: tuple[Tensor, ...], beside: tuple[Tensor, ...], /
+        x: Tensor,
+        like: tuple[Tensor, ...],
+        counters: tuple[Tensor, ...],
+        reals: tuple[Tensor, ...],
+        beside: tuple[Tensor, ...],
+        /,
     ) -> bool:
         """Without the extension nothing is waved through."""
         return False
@@ -135,9 +140,11 @@ def per_client(name: str, value: object, x: Tensor, dtypes: tuple[torch.dtype, .
     """`value` as a (clients,) tensor beside x: a number for all, or one entry per client."""
     shape = x.shape[:-1]
     if not isinstance(value, Tensor):
-        if isinstance(value, bool) or not isinstance(value, (int, float)):
-            raise TypeError(f"{name}: must be a number or a tensor, got {type(value).__name__}")
-        return torch.full((shape.numel(),), value, dtype=dtypes[-1], device=x.device)
+        kind = int if dtypes[-1] is torch.int64 else (int, float)
+        if dtypes[-1] is torch.bool or isinstance(value, bool) or not isinstance(value, kind):
+            words = " or ".join(_word(dtype) for dtype in dtypes)
+            raise TypeError(f"{name}: must be a number or a tensor of {words}, got {value!r}")
+        return x.new_full((shape.numel(),), value, dtype=dtypes[-1])
     if value.dtype not in dtypes:
         raise TypeError(f"{name}: must be {' or '.join(_word(d) for d in dtypes)}, got {_word(value.dtype)}")
     if value.shape != shape:

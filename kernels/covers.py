@@ -1,8 +1,9 @@
 """SM3's cover of packed tensors: one set per index of every axis, and how any rank becomes a matrix.
 
-The layout travels inside the optimizer state as one int64 tensor, so that a saved state is complete. Per tensor it
-holds ``offset, mu_offset, split, rank, size_0 .. size_{rank-1}``: where the tensor starts in the packed vector, where
-its per-axis vectors start in ``mu`` (they follow each other, axis by axis), and how many leading axes count as rows.
+The layout travels inside the optimizer state as one int64 tensor, so that a saved state is complete. It holds the
+size of the packed vector, then per tensor ``offset, mu_offset, split, rank, size_0 .. size_{rank-1}``: where the tensor
+starts in the packed vector, where its per-axis vectors start in ``mu`` (they follow each other, axis by axis), and how
+many leading axes count as rows.
 
 A tensor of any rank is worked as a matrix: its leading `split` axes flattened into rows, the rest into columns. The
 smallest cover value at (row, column) is then min(row_min[row], col_min[column]), and maxima over rows and columns fold
@@ -13,12 +14,14 @@ AdaGrad): no row axis, row_min = inf.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
 import torch
 from torch import Tensor
+
+from . import check
 
 
 @dataclass(frozen=True)
@@ -46,20 +49,23 @@ class Block:
 
 @dataclass(frozen=True)
 class Layout:
-    """All tensors of a packed vector."""
+    """All tensors of a packed vector of `size` numbers."""
 
+    size: int
     blocks: tuple[Block, ...]
     mu_size: int
     row_size: int
     col_size: int
 
 
-def encode(offsets: Sequence[int], shapes: Sequence[tuple[int, ...]]) -> Tensor:
-    """The layout tensor of tensors with these `shapes`, starting at `offsets` of the packed vector."""
-    numbers: list[int] = []
+def encode(size: int, offsets: Sequence[int], shapes: Sequence[tuple[int, ...]]) -> Tensor:
+    """The layout tensor of tensors with these `shapes`, starting at `offsets` of a packed vector of `size` numbers."""
+    numbers: list[int] = [size]
     mu_offset = 0
     for offset, shape in zip(offsets, shapes, strict=True):
         axes = tuple(shape) if len(shape) >= 2 else (math.prod(shape),)
+        if 0 in axes:
+            continue  # no coordinate, no set
         numbers += [offset, mu_offset, _best_split(axes), len(axes), *axes]
         mu_offset += sum(axes)
     return torch.tensor(numbers, dtype=torch.int64)
@@ -78,11 +84,23 @@ def decode(cover: Tensor) -> Layout:
     return _decode(cover.numpy().tobytes())
 
 
+def check_state(state: Mapping[str, Tensor], x: Tensor) -> None:
+    """An SM3 state is one for vectors like x, and its mu has a number for every set."""
+    if "sets" in state:
+        sets, size = int(state["sets"][0].max()) + 1, int(state["sets"][1].max()) + 1
+    else:
+        layout = decode(state["cover"])
+        sets, size = layout.mu_size, layout.size
+    if size != x.shape[-1]:
+        raise ValueError(f"state: its cover is one of {size} numbers, x has {x.shape[-1]}")
+    check.like("state['mu']", state["mu"], x, (*x.shape[:-1], sets))
+
+
 @lru_cache(maxsize=64)
 def _decode(raw: bytes) -> Layout:
     numbers = torch.frombuffer(bytearray(raw), dtype=torch.int64).tolist()
     blocks: list[Block] = []
-    at = mu_end = row_offset = col_offset = 0
+    at, mu_end, row_offset, col_offset = 1, 0, 0, 0
     while at < len(numbers):
         offset, mu_offset, split, rank = numbers[at : at + 4]
         shape = tuple(numbers[at + 4 : at + 4 + rank])
@@ -93,7 +111,7 @@ def _decode(raw: bytes) -> Layout:
         row_offset += rows
         col_offset += cols
         mu_end = mu_offset + sum(shape)
-    return Layout(tuple(blocks), mu_end, row_offset, col_offset)
+    return Layout(numbers[0], tuple(blocks), mu_end, row_offset, col_offset)
 
 
 def _side(sizes: tuple[int, ...], mu_offset: int) -> tuple[int, tuple[Axis, ...]]:

@@ -6,6 +6,7 @@ and defaults stand in ``table.py``.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from functools import lru_cache
@@ -20,6 +21,7 @@ from .streams import Stream
 from .table import (
     CLIENT_RULES,
     COUNTERS,
+    DECAY,
     NON_NEGATIVE,
     POSITIVE,
     SERVER_RULES,
@@ -40,12 +42,13 @@ _scalar_rules = bind.load("rules", "math", {"sqrt": math.sqrt, "maximum": max, "
 State = dict[str, Tensor]
 
 
-def _numbers(resolve: Any, *arguments: Any) -> Any:
-    """The numbers of a call from the cache; an unhashable value is explained by the uncached function."""
+def _numbers(resolve: Any, options: dict[str, Any], *arguments: Any) -> Any:
+    """The numbers of a call from the cache, whose key tells 1 from True; an unhashable value is explained uncached."""
+    types = tuple(map(type, options.values()))
     try:
-        return resolve(*arguments)
+        return resolve(*arguments, tuple(options.items()), types)
     except TypeError:
-        return resolve.__wrapped__(*arguments)
+        return resolve.__wrapped__(*arguments, tuple(options.items()), types)
 
 
 # ---- server ---------------------------------------------------------------------------------------------------------
@@ -106,10 +109,10 @@ def server_step(
     momentum, else required), ``momentum`` 0.9, ``beta1`` 0.9 (adagrad: 0), ``beta2`` 0.99, ``tau`` 1e-3,
     ``second_moment_of`` "momentum" (ams: "delta"), ``bias_correction`` False.
     """
-    numbers = _numbers(server_numbers, rule, tuple(options.items()))
+    numbers = _numbers(server_numbers, options, rule)
     entry = SERVER_RULES[rule]
     moments = _moments(entry, state, numbers)
-    if not check.plainly_fine(x, (delta, *moments.values()), (), ()) or x.dim() != 1:
+    if not check.plainly_fine(x, (delta, *moments.values()), (), (), ()) or x.dim() != 1:
         check.vector("x", x, dims=(1,))
         check.delta("delta", delta, x, x.shape)
         _check_moments(x, moments, [("delta", delta)])
@@ -136,10 +139,10 @@ def aggregate_step(
 
     The sum never exists in memory. Options as in `server_step`.
     """
-    numbers = _numbers(server_numbers, rule, tuple(options.items()))
+    numbers = _numbers(server_numbers, options, rule)
     entry = SERVER_RULES[rule]
     moments = _moments(entry, state, numbers)
-    usual = check.plainly_fine(x, tuple(moments.values()), (), (deltas, weights))
+    usual = check.plainly_fine(x, tuple(moments.values()), (), (), (deltas, weights))
     if not usual or x.dim() != 1 or weights.dim() != 1 or deltas.shape != weights.shape + x.shape:
         check.vector("x", x, dims=(1,))
         check.deltas("deltas", deltas)
@@ -240,6 +243,8 @@ def _refuse_foreign_state_options(
     same_batch: bool,
 ) -> None:
     who = f"client rule {entry.name!r}"
+    if not DECAY.admits(beta1):
+        raise ValueError(f"beta1: must be {DECAY.words}, got {beta1!r}")
     if delay_mode not in ("compact", "exact"):
         raise ValueError(f"delay_mode: must be 'compact' or 'exact', got {delay_mode!r}")
     foreign = {
@@ -255,8 +260,6 @@ def _refuse_foreign_state_options(
             raise ValueError(f"{name}: {who} keeps nothing that it could change")
     if entry.cover is not None and (packing is None) == (cover is None):
         raise ValueError(f"packing: {who} needs the tensors' shapes: packing=Packing.of(module), or cover=[sets]")
-    if not 0 <= beta1 < 1:
-        raise ValueError(f"beta1: must be a number in [0, 1), got {beta1!r}")
 
 
 def _cover_state(x: Tensor, packing: Packing | None, sets: Sequence[Sequence[int] | Tensor] | None) -> State:
@@ -286,14 +289,14 @@ def _start_second_moment(entry: ClientRule, x: Tensor, state: State, v0: float |
     elif not NON_NEGATIVE.admits(v0):
         raise ValueError(f"v0: must be {NON_NEGATIVE.words} or a tensor, got {v0!r}")
     if "v" in state:
-        state["v"].copy_(torch.as_tensor(v0).expand_as(x))
+        state["v"].copy_(torch.as_tensor(v0, dtype=x.dtype, device=x.device).expand_as(x))
         return
     if not isinstance(v0, Tensor):
         state["mu"].fill_(v0)
     else:
         state["mu"].copy_(cover_maxima(v0, state).expand_as(state["mu"]))
     if "nu" in state:
-        state["nu"].copy_(torch.as_tensor(v0).expand_as(x))
+        state["nu"].copy_(torch.as_tensor(v0, dtype=x.dtype, device=x.device).expand_as(x))
 
 
 def cover_maxima(vector: Tensor, state: State) -> Tensor:
@@ -337,9 +340,10 @@ def client_step(
     lr_per_client = isinstance(lr, Tensor)
     if lr is not None and not lr_per_client:
         options["lr"] = lr
-    numbers = _numbers(client_numbers, rule, lr_per_client, tuple(options.items()))
+    numbers = _numbers(client_numbers, options, rule, lr_per_client)
     entry = CLIENT_RULES[rule]
     check.is_state(state, "client_state")
+    plan = _state_plan(rule, tuple(state))
     call = ClientCall(entry, numbers, x, grad, state)
     extra: list[tuple[str, Tensor]] = []
     if anchor is not None or correction is not None or numbers.prox > 0:
@@ -350,22 +354,23 @@ def client_step(
         _enter_per_client(call, lr if lr_per_client else None, loss, epoch, finished)
     if previous_grad is not None or entry.step_size == "delta_sgd":
         extra += _enter_previous_gradient(call, previous_grad)
-    plan = _state_plan(rule, tuple(state))
     like = (grad, *[state[name] for name in plan.vectors])
-    scalars = tuple([state[name] for name in plan.scalars])
-    if extra or not check.plainly_fine(x, like, scalars, tuple([state[name] for name in plan.sets])):
+    counters = tuple([state[name] for name in plan.counters])
+    reals = tuple([state[name] for name in plan.reals])
+    if extra or not check.plainly_fine(x, like, counters, reals, tuple([state[name] for name in plan.sets])):
         _check_client_tensors(call, plan, extra)
-    if plan.sets:
-        _check_cover(call)
+    if entry.formula == "adagrad" and plan.sets and (numbers.beta1 > 0) != ("m" in state):
+        _refuse_momentum(numbers.beta1, "m" in state)
     registry.pick(_who_knows_sets(backend) if "sets" in state else backend, x).client_step(call)
 
 
 class StatePlan(NamedTuple):
-    """The names of a client state by what they hold: vectors like x, one number per client, one number per cover
-    set."""
+    """The names of a client state by what they hold: vectors like x, int64 and float64 numbers per client, numbers per
+    cover set."""
 
     vectors: tuple[str, ...]
-    scalars: tuple[str, ...]
+    counters: tuple[str, ...]
+    reals: tuple[str, ...]
     sets: tuple[str, ...]
 
 
@@ -380,7 +385,8 @@ def _state_plan(rule: str, names: tuple[str, ...]) -> StatePlan:
     others = (*entry.scalars, "mu", "cover", "sets")
     return StatePlan(
         vectors=tuple(name for name in names if name not in others),
-        scalars=entry.scalars,
+        counters=tuple(name for name in entry.scalars if name in COUNTERS),
+        reals=tuple(name for name in entry.scalars if name not in COUNTERS),
         sets=("mu",) if entry.cover is not None else (),
     )
 
@@ -398,20 +404,19 @@ def _check_client_tensors(call: ClientCall, plan: StatePlan, extra: list[tuple[s
     check.like("grad", call.grad, x)
     for name in plan.vectors:
         check.like(f"state[{name!r}]", state[name], x)
-    for name in plan.scalars:
-        check.scalar_state(name, state[name], x, torch.int64 if name in COUNTERS else torch.float64)
-    written = [(f"state[{name!r}]", state[name]) for name in (*plan.vectors, *plan.scalars, *plan.sets)]
+    if plan.sets:
+        covers.check_state(state, x)
+    for name in plan.counters:
+        check.scalar_state(name, state[name], x, torch.int64)
+    for name in plan.reals:
+        check.scalar_state(name, state[name], x, torch.float64)
+    written = [(f"state[{name!r}]", state[name]) for name in itertools.chain(*plan)]
     check.disjoint([("x", x), *written], [("grad", call.grad), *extra])
 
 
-def _check_cover(call: ClientCall) -> None:
-    x, state, beta1 = call.x, call.state, call.numbers.beta1
-    size = covers.decode(state["cover"]).mu_size if "cover" in state else state["mu"].shape[-1]
-    if state["mu"].shape != (*x.shape[:-1], size) or state["mu"].dtype is not x.dtype:
-        check.like("state['mu']", state["mu"], x, (*x.shape[:-1], size))
-    if call.rule.formula == "adagrad" and (beta1 > 0) != ("m" in state):
-        fix = f"client_state(..., beta1={beta1})" if beta1 > 0 else "client_step(..., beta1=...) > 0"
-        raise ValueError(f"beta1: is {beta1}, but state {'has' if 'm' in state else 'lacks'} m; use {fix}")
+def _refuse_momentum(beta1: float, has_m: bool) -> None:
+    fix = f"client_state(..., beta1={beta1})" if beta1 > 0 else "client_step(..., beta1=...) > 0"
+    raise ValueError(f"beta1: is {beta1}, but state {'has' if has_m else 'lacks'} m; use {fix}")
 
 
 def _enter_per_client(
@@ -426,8 +431,9 @@ def _enter_per_client(
         if "lr" not in rule.options:
             raise ValueError(f"lr: client rule {rule.name!r} finds it itself")
         call.lr = check.per_client("lr", lr, x, check.FLOATS)
-        if x.device.type == "cpu" and not bool(((call.lr >= 0) & call.lr.isfinite()).all()):
-            raise ValueError(f"lr: must be finite and >= 0 for every client, got {call.lr.tolist()}")
+        domain = rule.options["lr"].domain
+        if x.is_cpu and not all(map(domain.admits, call.lr.tolist())):
+            raise ValueError(f"lr: must be {domain.words} for every client, got {call.lr.tolist()}")
     if (loss is not None) != (rule.step_size == "sps"):
         raise ValueError("loss: sps needs it" if loss is None else f"loss: client rule {rule.name!r} has no use for it")
     if loss is not None:
@@ -436,6 +442,8 @@ def _enter_per_client(
         if not rule.has_second_moment:
             raise ValueError(f"epoch: client rule {rule.name!r} has no delay that could count it")
         call.epoch = check.per_client("epoch", epoch, x, (torch.int32, torch.int64))
+        if x.is_cpu and min(call.epoch.tolist()) < 1:
+            raise ValueError(f"epoch: must be >= 1, counted from 1, got {call.epoch.tolist()}")
     if finished is not None:
         call.finished = check.per_client("finished", finished, x, (torch.bool,))
 
@@ -477,15 +485,14 @@ def weighted_sum(deltas: Tensor, weights: Tensor, out: Tensor | None = None, *, 
 
     Float32 out of bfloat16, float16 and float32 deltas, float64 out of float64 ones; clients are added in their order.
     """
-    if not check.plainly_fine(deltas, (), (), (weights,)) or deltas.shape[:1] != weights.shape or deltas.dim() != 2:
+    if not check.plainly_fine(deltas, (), (), (), (weights,)) or deltas.shape[:1] != weights.shape or deltas.dim() != 2:
         check.deltas("deltas", deltas)
         check.weights("weights", weights, deltas)
     dtype = torch.float64 if deltas.dtype is torch.float64 else torch.float32
     if out is None:
         out = torch.empty(deltas.shape[1:], dtype=dtype, device=deltas.device)
     else:
-        check.vector("out", out, dims=(1,))
-        check.delta("deltas", deltas, out, (deltas.shape[0], *out.shape))
+        check.like("out", out, deltas.new_empty(0, dtype=dtype), deltas.shape[1:])
         check.disjoint([("out", out)], [("deltas", deltas), ("weights", weights)])
     registry.pick(backend, out).weighted_sum(deltas, weights.to(dtype), out)
     return out
@@ -493,22 +500,24 @@ def weighted_sum(deltas: Tensor, weights: Tensor, out: Tensor | None = None, *, 
 
 def norms(x: Tensor, *, backend: str | None = None) -> Tensor:
     """The Euclidean norm of ``x`` (d,) as (), or of every row of (clients, d) as (clients,); float64."""
-    if not check.plainly_fine(x, (), (), ()):
+    if not check.plainly_fine(x, (), (), (), ()):
         check.vector("x", x)
-    out = torch.empty(x.shape[:-1], dtype=torch.float64, device=x.device)
-    registry.pick(backend, x).norms(x.view(-1, x.shape[-1]), out.view(-1))
-    return out
+    rows = x if x.dim() == 2 else x[None]
+    out = x.new_empty(rows.shape[:1], dtype=torch.float64)
+    registry.pick(backend, x).norms(rows, out)
+    return out if x.dim() == 2 else out[0]
 
 
 def clip(x: Tensor, limit: float, *, backend: str | None = None) -> Tensor:
     """Scales ``x`` (d,), or every row of (clients, d), down to norm `limit` in place; the norms before, float64."""
-    if not check.plainly_fine(x, (), (), ()):
+    if not check.plainly_fine(x, (), (), (), ()):
         check.vector("x", x)
     if not POSITIVE.admits(limit):
         raise ValueError(f"limit: must be {POSITIVE.words}, got {limit!r}")
-    out = torch.empty(x.shape[:-1], dtype=torch.float64, device=x.device)
-    registry.pick(backend, x).clip(x.view(-1, x.shape[-1]), float(limit), out.view(-1))
-    return out
+    rows = x if x.dim() == 2 else x[None]
+    out = x.new_empty(rows.shape[:1], dtype=torch.float64)
+    registry.pick(backend, x).clip(rows, float(limit), out)
+    return out if x.dim() == 2 else out[0]
 
 
 # ---- random numbers -------------------------------------------------------------------------------------------------

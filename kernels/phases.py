@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from . import bind
+from . import bind, covers
 from .table import ClientNumbers, ClientRule
 
 
@@ -132,6 +132,8 @@ class Passes(Protocol):
 def client_step(passes: Passes, call: ClientCall) -> None:
     """One step of every client that has not finished, all state in place."""
     call = call.as_rows()
+    if call.rule.cover is not None:
+        covers.check_state(call.state, call.x)
     coef = _starting_coefficients(call)
     _clip(passes, call, coef)
     _choose_step_size(passes, call, coef)
@@ -218,7 +220,7 @@ def _advance_counters(call: ClientCall, coef: Tensor) -> Tensor | float:
     n, state = call.numbers, call.state
     step = state["step"] + 1
     clock = step if call.epoch is None else call.epoch
-    refresh = rules.refreshes_at(clock, n.delay)
+    refresh = rules.refreshes_at(clock, n.delay) | (state["refreshes"] == 0)  # there is nothing to reuse at first
     refreshes = state["refreshes"] + refresh.to(torch.int64)
     _keep_where_active(state["step"], coef, step)
     _keep_where_active(state["refreshes"], coef, refreshes)

@@ -15,6 +15,7 @@ import torch
 from .table import nearest
 
 VARIABLE = "FASTFED_BACKEND"
+default = os.environ.get(VARIABLE)  # read once: a look at the environment costs as much as a whole check of arguments
 
 
 class BackendUnavailable(RuntimeError):
@@ -84,7 +85,7 @@ _CPU = ("cpu",)
 BACKENDS: dict[str, Backend] = {
     backend.name: backend
     for backend in (
-        Backend("reference", lambda: None, lambda: ("cpu", "cuda", "mps", "xpu"), (torch.float32, torch.float64)),
+        Backend("reference", lambda: None, lambda: ("cpu", "cuda", "xpu"), (torch.float32, torch.float64)),
         Backend("cpp", _cpp_why_not, lambda: _CPU, (torch.float32, torch.float64)),
         Backend("numba", lambda: _missing("numba", "numba"), lambda: _CPU),
         Backend("triton", _triton_why_not, lambda: _CPU if interpreting() else ("cuda",)),
@@ -101,15 +102,18 @@ def backends() -> dict[str, bool | str]:
 
 def pick(backend: str | None, x: torch.Tensor) -> ModuleType:
     """The module that serves tensors like x: the one asked for by argument or ``FASTFED_BACKEND``, else the fastest."""
-    name = backend or os.environ.get(VARIABLE)
-    return _asked(name, x.device.type, x.dtype) if name else _fastest(x.device.type, x.dtype)
+    name = backend or default
+    device = "cpu" if x.is_cpu else x.device.type
+    return _asked(name, device, x.dtype) if name else _fastest(device, x.dtype)
 
 
 @lru_cache(maxsize=64)
 def _asked(name: str, device: str, dtype: torch.dtype) -> ModuleType:
     backend = BACKENDS.get(name)
     if backend is None:
-        raise ValueError(f"backend: {name!r} is not one of {', '.join(BACKENDS)}.{nearest(name, tuple(BACKENDS))}")
+        source = f" ({VARIABLE} says so)" if name == default else ""
+        known = ", ".join(BACKENDS)
+        raise ValueError(f"backend: {name!r}{source} is not one of {known}.{nearest(name, tuple(BACKENDS))}")
     reason = backend.why_not()
     if reason is not None:
         raise BackendUnavailable(f"backend: {name!r} cannot run here: {reason}")

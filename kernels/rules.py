@@ -100,7 +100,7 @@ def direction_momentum(g, m, v, beta1, gain1, eps, root_eps, root_scale, keep):
 
 def direction_adagrad(g, m, v, beta1, gain1, eps, root_eps, root_scale, keep):
     """With ``beta1 > 0``, m is a running mean of preconditioned gradients (the reference SM3's momentum)."""
-    m = first_moment(m, preconditioned(keep * g, v, eps, root_eps, root_scale), beta1, gain1)
+    m = keep * first_moment(m, preconditioned(g, v, eps, root_eps, root_scale), beta1, gain1)
     return m, m
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import math
+import numbers
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -27,7 +28,7 @@ class Domain:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    return isinstance(value, numbers.Real) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def _choice(*values: str) -> Domain:
@@ -38,7 +39,7 @@ POSITIVE = Domain("a finite number > 0", lambda v: _is_number(v) and v > 0)
 NON_NEGATIVE = Domain("a finite number >= 0", lambda v: _is_number(v) and v >= 0)
 FINITE = Domain("a finite number", _is_number)
 DECAY = Domain("a number in [0, 1)", lambda v: _is_number(v) and 0 <= v < 1)
-COUNT = Domain("a whole number >= 1", lambda v: isinstance(v, int) and not isinstance(v, bool) and v >= 1)
+COUNT = Domain("a whole number >= 1", lambda v: isinstance(v, numbers.Integral) and not isinstance(v, bool) and v >= 1)
 FLAG = Domain("True or False", lambda v: isinstance(v, bool))
 POSITIVE_OR_NONE = Domain("a finite number > 0, or None", lambda v: v is None or POSITIVE.admits(v))
 FOLLOWED = _choice("momentum", "delta")
@@ -249,8 +250,11 @@ def resolve_options(what: str, known: Mapping[str, Option], given: Mapping[str, 
 
 
 @lru_cache(maxsize=512)
-def server_numbers(rule_name: str, given: tuple[tuple[str, Any], ...]) -> ServerNumbers:
-    """The numbers of a server step from its options; cached, so that a training loop pays for checks once."""
+def server_numbers(rule_name: str, given: tuple[tuple[str, Any], ...], types: tuple[type, ...] = ()) -> ServerNumbers:
+    """The numbers of a server step from its options; cached, so that a training loop pays for checks once.
+
+    `types` of the values is only there for the cache, to which 1, 1.0 and True are the same.
+    """
     rule = find_rule(SERVER_RULES, rule_name)
     o = resolve_options(f"server rule {rule_name!r}", rule.options, dict(given))
     is_sum = rule.second_moment_sums
@@ -271,7 +275,9 @@ def server_numbers(rule_name: str, given: tuple[tuple[str, Any], ...]) -> Server
 
 
 @lru_cache(maxsize=512)
-def client_numbers(rule_name: str, lr_per_client: bool, given: tuple[tuple[str, Any], ...]) -> ClientNumbers:
+def client_numbers(
+    rule_name: str, lr_per_client: bool, given: tuple[tuple[str, Any], ...], types: tuple[type, ...] = ()
+) -> ClientNumbers:
     """The numbers of a client step from its options (`lr` left out of `given` when it comes per client); cached."""
     rule = find_rule(CLIENT_RULES, rule_name)
     known = rule.options
@@ -284,14 +290,14 @@ def client_numbers(rule_name: str, lr_per_client: bool, given: tuple[tuple[str, 
     beta1 = o["momentum"] if "momentum" in o else o.get("beta1", 0.0)
     beta2 = 1.0 if is_sum else o.get("beta2", 0.0)
     return ClientNumbers(
-        lr=o.get("lr"),
+        lr=None if o.get("lr") is None else float(o["lr"]),
         beta1=float(beta1),
         gain1=1.0 if "momentum" in o else 1.0 - beta1,
         beta2=float(beta2),
         gain2=1.0 if is_sum else 1.0 - beta2,
         eps=float(o.get("eps", 0.0)),
         root_eps=float(o.get("root_eps", 0.0)),
-        delay=o.get("delay", 1),
+        delay=int(o.get("delay", 1)),
         floor=float(o.get("floor", 0.0)),
         weight_decay=float(o["weight_decay"]),
         prox=float(o["prox"]),

@@ -13,6 +13,7 @@ from typer.testing import CliRunner, Result
 
 import fastfed
 from fastfed import cli, demo
+from fastfed.kernels import registry
 from fastfed.kernels.table import CLIENT_RULES, SERVER_RULES
 
 ROOT = Path(__file__).parents[1]
@@ -64,7 +65,7 @@ def test_a_backend_that_cannot_run_is_exit_code_1_and_one_sentence() -> None:
 
 
 def test_demo_shows_all_rules_and_a_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FASTFED_BACKEND", "reference")
+    monkeypatch.setattr(registry, "default", "reference")
     said = in_process("demo", "--rounds", "3", "--out", str(tmp_path / "new" / "demo.png"))
     assert said.exit_code == 0
     assert all(f"│ {rule} " in said.stdout for rule in SERVER_RULES)
@@ -73,7 +74,7 @@ def test_demo_shows_all_rules_and_a_picture(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_demo_descends_towards_the_best_loss(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FASTFED_BACKEND", "reference")
+    monkeypatch.setattr(registry, "default", "reference")
     runs = demo.run(20)
     for run in runs.runs:
         assert len(run.losses) == 21

@@ -18,10 +18,10 @@ enum DeltaType { kSame, kBfloat16, kFloat16 };  // how deltas are stored: as x i
 
 // Where a covered rule finds its second moment nu at a coordinate.
 enum NuSource {
-  kFresh,       // SM3-II at a refresh: the cover's minimum and g^2; raises the maxima
-  kFreshKept,   // the same, and nu is stored (exact delay)
-  kFromCover,   // the cover's minimum (SM3-I, and SM3-II between refreshes)
-  kKept,        // the stored nu (SM3-II between refreshes, exact delay)
+  kFresh,      // SM3-II at a refresh: the cover's minimum and g^2; raises the maxima
+  kFreshKept,  // the same, and nu is stored (exact delay)
+  kFromCover,  // the cover's minimum (SM3-I, and SM3-II between refreshes)
+  kKept,       // the stored nu (SM3-II between refreshes, exact delay)
   kNuSources
 };
 
@@ -46,7 +46,8 @@ template <class T> struct Blocks {
   void (*server[kServerFormulas][2][2])(std::int64_t n, T* x, const T* delta, T* m, T* v, T* vmax,
                                         const ServerNumbers<T>& numbers);
   // [formula][refresh]
-  void (*client[kDirections][2])(std::int64_t n, T* x, const T* g, T* m, T* v, T step, const DirectionNumbers<T>& numbers);
+  void (*client[kDirections][2])(std::int64_t n, T* x, const T* g, T* m, T* v, T step,
+                                 const DirectionNumbers<T>& numbers);
   double (*direction_squares[kDirections][2])(std::int64_t n, const T* g, const T* m, const T* v,
                                               const DirectionNumbers<T>& numbers);
   // [formula][nu source][has m]; only kAdagrad and kAdam have covers
@@ -64,7 +65,8 @@ template <class T> struct Blocks {
   void (*multiply)(std::int64_t n, T* x, T factor);
   void (*widen[3])(std::int64_t n, T* out, const void* half);
   // out[i] = sum over clients, in order, of weights[c] * deltas[c * stride + i]; [DeltaType]
-  void (*weigh[3])(std::int64_t n, T* out, const void* deltas, std::int64_t stride, const T* weights, std::int64_t clients);
+  void (*weigh[3])(std::int64_t n, T* out, const void* deltas, std::int64_t stride, const T* weights,
+                   std::int64_t clients);
   void (*raise)(std::int64_t n, T* maxima, const T* others);
   // Reads k arrays, updates j arrays in place: the streaming bound of an op with the same k and j.
   void (*probe)(std::int64_t begin, std::int64_t end, const T* const* reads, int k, T* const* updates, int j);

@@ -1,5 +1,5 @@
-// The loops behind blocks.h, compiled once per SIMD level with FF_LEVEL naming the level. Everything has internal linkage:
-// a function shared between levels by the linker could carry instructions that the machine does not have.
+// The loops behind blocks.h, compiled once per SIMD level with FF_LEVEL naming the level. Everything has internal
+// linkage: a function shared between levels by the linker could carry instructions that the machine does not have.
 
 #include <cstring>
 
@@ -14,7 +14,7 @@ namespace {
 
 constexpr int kLanes = 16;
 
-// ---- sums in fixed lanes ----------------------------------------------------------------------------------------------
+// ---- sums in fixed lanes -------------------------------------------------------------------------------------------
 
 struct Lanes {
   double lane[kLanes] = {};
@@ -47,7 +47,7 @@ template <class Term> FF_FN double sum_of_squares(std::int64_t n, Term term) {
   return lanes.folded();
 }
 
-// ---- elementwise rules ------------------------------------------------------------------------------------------------
+// ---- elementwise rules ---------------------------------------------------------------------------------------------
 
 template <class T, class Rule, bool OfDelta, bool HasM>
 void server_block(std::int64_t n, T* __restrict x, const T* __restrict delta, T* __restrict m, T* __restrict v,
@@ -88,11 +88,16 @@ double direction_squares_block(std::int64_t n, const T* __restrict g, const T* _
   });
 }
 
-// ---- covered rules ----------------------------------------------------------------------------------------------------
+// ---- covered rules -------------------------------------------------------------------------------------------------
+
+// The extremes of cover values, without rules.h's care for NaN: a second instruction here would cost a quarter of the
+// pass. A NaN still reaches x at its own coordinate.
+template <class T> FF_FN T upper(T a, T b) { return a > b ? a : b; }
+template <class T> FF_FN T lower(T a, T b) { return a < b ? a : b; }
 
 template <int Source, class T> FF_FN T nu_at(T row_min, T col_min, T kept, T g, const DirectionNumbers<T>& k) {
   if (Source == kKept) return kept;
-  const T smallest = smaller(row_min, col_min);
+  const T smallest = lower(row_min, col_min);
   return Source == kFromCover ? smallest : second_moment(smallest, g * g, k.beta2, k.gain2);
 }
 
@@ -118,8 +123,8 @@ void covered_tile(const Tile<T>& tile, T step, const DirectionNumbers<T>& number
       if (HasM) m[c] = mc;
       if (Source == kFreshKept) nu[c] = v;
       if (fresh) {
-        col_max[c] = larger(col_max[c], v);
-        top = larger(top, v);
+        col_max[c] = upper(col_max[c], v);
+        top = upper(top, v);
       }
     }
     if (fresh) tile.row_max[r] = top;
@@ -151,14 +156,14 @@ template <class T> void cover_maxima_tile(const Tile<T>& tile) {
 #pragma omp simd reduction(max : top)
     for (std::int64_t c = 0; c < tile.cols; ++c) {
       const T q = g[c] * g[c];
-      col_max[c] = larger(col_max[c], q);
-      top = larger(top, q);
+      col_max[c] = upper(col_max[c], q);
+      top = upper(top, q);
     }
     tile.row_max[r] = top;
   }
 }
 
-// ---- sums, norms, corrections -----------------------------------------------------------------------------------------
+// ---- sums, norms, corrections --------------------------------------------------------------------------------------
 
 template <class T> double measured_move_block(std::int64_t n, T* __restrict x, const T* __restrict g, T step) {
   return sum_of_squares(n, [&](std::int64_t i) {
@@ -194,10 +199,10 @@ template <class T> void multiply_block(std::int64_t n, T* x, T factor) {
 }
 
 template <class T> void raise_block(std::int64_t n, T* __restrict maxima, const T* __restrict others) {
-  for (std::int64_t i = 0; i < n; ++i) maxima[i] = larger(maxima[i], others[i]);
+  for (std::int64_t i = 0; i < n; ++i) maxima[i] = upper(maxima[i], others[i]);
 }
 
-// ---- half-width deltas ------------------------------------------------------------------------------------------------
+// ---- half-width deltas ---------------------------------------------------------------------------------------------
 
 FF_FN float from_bits(std::uint32_t bits) {
   float value;
@@ -209,7 +214,7 @@ FF_FN float from_bfloat16(Half half) { return from_bits(std::uint32_t(half) << 1
 
 FF_FN float from_float16(Half half) {
   const std::uint32_t sign = std::uint32_t(half & 0x8000) << 16, exponent = (half >> 10) & 31, fraction = half & 1023;
-  if (exponent == 31) return from_bits(sign | 0x7F800000u | (fraction << 13));        // infinity, NaN
+  if (exponent == 31) return from_bits(sign | 0x7F800000u | (fraction << 13));  // infinity, NaN
   if (exponent != 0) return from_bits(sign | ((exponent + 112) << 23) | (fraction << 13));
   const float subnormal = float(fraction) * 0x1p-24f;
   return sign ? -subnormal : subnormal;
@@ -236,28 +241,50 @@ template <class T> void widen_float16(std::int64_t n, T* __restrict out, const v
   for (; i < n; ++i) out[i] = T(from_float16(half[i]));
 }
 
-// ---- weighted sums ----------------------------------------------------------------------------------------------------
+// ---- weighted sums -------------------------------------------------------------------------------------------------
 
-// Four clients a pass: `out` stays in the first-level cache, and every sum keeps the clients' order.
+// Adds four weighted rows to `out`, in their order, and fetches the four rows after them: n elements of many rows in
+// turn are too short a run for the hardware's prefetcher, which starts anew at every row.
+template <class T>
+FF_FN void add_four_rows(std::int64_t n, T* __restrict out, const T* const* rows, const T* weights,
+                         const T* const* next) {
+  const T* __restrict a = rows[0], * __restrict b = rows[1], * __restrict c = rows[2], * __restrict d = rows[3];
+  const T wa = weights[0], wb = weights[1], wc = weights[2], wd = weights[3];
+  constexpr std::int64_t kLine = std::int64_t(64 / sizeof(T));
+  std::int64_t i = 0;
+  for (; i + kLine <= n; i += kLine) {
+    for (int r = 0; r < 4; ++r) __builtin_prefetch(next[r] + i, 0, 2);
+    for (std::int64_t l = i; l < i + kLine; ++l) out[l] = (((out[l] + wa * a[l]) + wb * b[l]) + wc * c[l]) + wd * d[l];
+  }
+  for (; i < n; ++i) out[i] = (((out[i] + wa * a[i]) + wb * b[i]) + wc * c[i]) + wd * d[i];
+}
+
+// out = sum over rows, in order, of weights[r] * row(r); row(r) is the start of the r-th row's n elements, and after
+// the last row comes the first row's next run.
+template <class T, class Row>
+FF_FN void add_rows(std::int64_t n, T* __restrict out, std::int64_t count, const T* weights, Row row) {
+  for (std::int64_t i = 0; i < n; ++i) out[i] = T(0);
+  std::int64_t r = 0;
+  for (; r + 4 <= count; r += 4) {
+    const T *rows[4], *next[4];
+    for (std::int64_t q = 0; q < 4; ++q) {
+      rows[q] = row(r + q);
+      next[q] = r + q + 4 < count ? row(r + q + 4) : row((r + q + 4) % count) + n;
+    }
+    add_four_rows(n, out, rows, weights + r, next);
+  }
+  for (; r < count; ++r) {
+    const T* __restrict a = row(r);
+    const T wa = weights[r];
+    for (std::int64_t i = 0; i < n; ++i) out[i] = out[i] + wa * a[i];
+  }
+}
+
 template <class T>
 void weigh_same(std::int64_t n, T* __restrict out, const void* deltas, std::int64_t stride, const T* weights,
                 std::int64_t clients) {
-  const T* rows = static_cast<const T*>(deltas);
-  for (std::int64_t i = 0; i < n; ++i) out[i] = T(0);
-  std::int64_t c = 0;
-  for (; c + 4 <= clients; c += 4) {
-    const T* __restrict a = rows + c * stride;
-    const T* __restrict b = a + stride;
-    const T* __restrict d = b + stride;
-    const T* __restrict e = d + stride;
-    const T wa = weights[c], wb = weights[c + 1], wd = weights[c + 2], we = weights[c + 3];
-    for (std::int64_t i = 0; i < n; ++i) out[i] = (((out[i] + wa * a[i]) + wb * b[i]) + wd * d[i]) + we * e[i];
-  }
-  for (; c < clients; ++c) {
-    const T* __restrict a = rows + c * stride;
-    const T wa = weights[c];
-    for (std::int64_t i = 0; i < n; ++i) out[i] = out[i] + wa * a[i];
-  }
+  const T* first = static_cast<const T*>(deltas);
+  add_rows(n, out, clients, weights, [&](std::int64_t r) { return first + r * stride; });
 }
 
 template <class T, void (*Widen)(std::int64_t, T*, const void*)>
@@ -276,7 +303,7 @@ void weigh_half(std::int64_t n, T* __restrict out, const void* deltas, std::int6
   }
 }
 
-// ---- the streaming probe ----------------------------------------------------------------------------------------------
+// ---- the streaming probe -------------------------------------------------------------------------------------------
 
 template <class T, int K, int J>
 void probe_arrays(std::int64_t begin, std::int64_t end, const T* const* reads, T* const* updates) {
@@ -303,25 +330,21 @@ void probe_block(std::int64_t begin, std::int64_t end, const T* const* reads, in
   if (j == 2 && k == 3) return probe_arrays<T, 3, 2>(begin, end, reads, updates);
   if (j == 3 && k == 1) return probe_arrays<T, 1, 3>(begin, end, reads, updates);
   if (j == 4 && k == 1) return probe_arrays<T, 1, 4>(begin, end, reads, updates);
-  // Any other mix: short spans, so that the sums stay in the first-level cache.
-  constexpr std::int64_t kSpan = 1024;
-  T sum[kSpan];
+  // Any other mix: span by span, as weighted sums are made.
+  constexpr std::int64_t kSpan = 8192;
+  constexpr int kMost = 1024;
+  if (k > kMost) return;
+  T sum[kSpan], ones[kMost];
+  for (int a = 0; a < k; ++a) ones[a] = T(1);
   for (std::int64_t at = begin; at < end; at += kSpan) {
     const std::int64_t n = end - at < kSpan ? end - at : kSpan;
-    for (std::int64_t i = 0; i < n; ++i) sum[i] = T(0);
-    int a = 0;
-    for (; a + 4 <= k; a += 4) {
-      const T *p = reads[a] + at, *q = reads[a + 1] + at, *s = reads[a + 2] + at, *t = reads[a + 3] + at;
-      for (std::int64_t i = 0; i < n; ++i) sum[i] += (p[i] + q[i]) + (s[i] + t[i]);
-    }
-    for (; a < k; ++a)
-      for (std::int64_t i = 0; i < n; ++i) sum[i] += reads[a][at + i];
+    add_rows(n, sum, k, ones, [&](std::int64_t r) { return reads[r] + at; });
     for (int b = 0; b < j; ++b)
       for (std::int64_t i = 0; i < n; ++i) updates[b][at + i] = sum[i] - updates[b][at + i];
   }
 }
 
-// ---- the table --------------------------------------------------------------------------------------------------------
+// ---- the table -----------------------------------------------------------------------------------------------------
 
 template <class T, class Rule> void enter_server(Blocks<T>& b, ServerFormula f) {
   b.server[f][0][0] = server_block<T, Rule, false, false>;

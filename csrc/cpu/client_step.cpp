@@ -4,6 +4,7 @@
 #include <cstring>
 #include <stdexcept>
 
+#include "cpu/aligned.h"
 #include "cpu/cover_step.h"
 #include "cpu/gradient.h"
 
@@ -73,7 +74,8 @@ template <class T> class Stepper {
 
   void clip() {
     sum_gradient_squares();
-    for_active([&](std::int64_t i, Coefficients& k) { k.scale = clip_scale(root(sums_[std::size_t(i)]), numbers().clip); });
+    for_active(
+        [&](std::int64_t i, Coefficients& k) { k.scale = clip_scale(root(sums_[std::size_t(i)]), numbers().clip); });
   }
 
   void choose_sps() {
@@ -116,7 +118,8 @@ template <class T> class Stepper {
   void advance_counters() {
     for_active([&](std::int64_t i, Coefficients& k) {
       const std::int64_t step = ++scalars().step[i];
-      k.refresh = refreshes_at(scalars().epoch ? scalars().epoch[i] : step, numbers().delay);
+      const bool due = refreshes_at(scalars().epoch ? scalars().epoch[i] : step, numbers().delay);
+      k.refresh = due || scalars().refreshes[i] == 0;  // there is nothing to reuse at first
       const std::int64_t refreshes = scalars().refreshes[i] += k.refresh;
       if (step_.formula != kAdam) return;
       k.bias1 = bias(numbers().beta1, double(step));
@@ -180,7 +183,8 @@ std::int64_t read_side(const std::int64_t* sizes, std::int64_t count, std::int64
 
 CoverLayout read_layout(const std::int64_t* numbers, std::int64_t count, std::int64_t d) {
   CoverLayout layout;
-  for (std::int64_t at_number = 0; at_number < count;) {
+  if (count < 1 || numbers[0] != d) throw std::invalid_argument("state: its cover is not one of vectors like x");
+  for (std::int64_t at_number = 1; at_number < count;) {
     if (at_number + 4 > count || at_number + 4 + numbers[at_number + 3] > count || numbers[at_number + 3] < 1)
       throw std::invalid_argument("state['cover']: is cut short");
     const std::int64_t* head = numbers + at_number;
@@ -196,8 +200,8 @@ CoverLayout read_layout(const std::int64_t* numbers, std::int64_t count, std::in
       throw std::invalid_argument("state['cover']: does not describe x");
     layout.mu_size += row_mu;
     for (std::int64_t i = split; i < rank; ++i) layout.mu_size += head[4 + i];
-    layout.row_size += block.rows;
-    layout.col_size += block.cols;
+    layout.row_size += whole_lines(block.rows);
+    layout.col_size += whole_lines(block.cols);
     layout.blocks.push_back(std::move(block));
     at_number += 4 + rank;
   }

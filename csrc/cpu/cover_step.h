@@ -4,6 +4,7 @@
 #include <limits>
 #include <vector>
 
+#include "cpu/aligned.h"
 #include "cpu/gradient.h"
 
 namespace fastfed {
@@ -33,7 +34,7 @@ template <class T> class CoverStep {
   };
 
   static constexpr std::int64_t kTile = 65536;    // elements of a tile
-  static constexpr std::int64_t kColumns = 8192;  // at most: minima and maxima of a tile's columns stay in cache
+  static constexpr std::int64_t kColumns = 8192;  // at most: column vectors stay near, rows long enough to prefetch
 
   void cut(std::size_t b) {
     const CoverBlock& block = layout_.blocks[b];
@@ -45,18 +46,19 @@ template <class T> class CoverStep {
 
   // Minima and maxima of rows, then of columns, of all tensors.
   struct Sides {
-    std::vector<T> minima, maxima;
+    AlignedArray<T> minima, maxima;
   };
 
   void one(std::int64_t client, Coefficients& k, int threads) {
     if (!k.active) return;
     T* mu = step_.vectors.mu + client * step_.vectors.mu_size;
-    Sides sides{std::vector<T>(std::size_t(sides_)), {}};
+    Sides sides{AlignedArray<T>(sides_), AlignedArray<T>(0)};
     if (step_.cover == kCoverI && k.refresh) {
       raise_maxima(client, k, threads, sides, [&](const Tile<T>& tile) { blocks<T>().cover_maxima(tile); });
       const std::vector<T> top = folded(sides.maxima);
       const T beta2 = T(step_.numbers.beta2), gain2 = T(step_.numbers.gain2);
-      for (std::int64_t i = 0; i < layout_.mu_size; ++i) mu[i] = second_moment(mu[i], top[std::size_t(i)], beta2, gain2);
+      for (std::int64_t i = 0; i < layout_.mu_size; ++i)
+        mu[i] = second_moment(mu[i], top[std::size_t(i)], beta2, gain2);
     }
     expand(mu, sides.minima);
     if (step_.numbers.floor > 0)
@@ -105,7 +107,7 @@ template <class T> class CoverStep {
   void raise_maxima(std::int64_t client, const Coefficients& k, int threads, Sides& sides, Work work) {
     const std::int64_t tiles = std::int64_t(cuts_.size());
     const int team = int(std::min<std::int64_t>(threads, tiles));
-    std::vector<T> each(std::size_t(sides_ * team));
+    AlignedArray<T> each(sides_ * team);
     for_tasks(tiles, team, [&](std::int64_t i, int thread) {
       for_pieces(client, k, cuts_[std::size_t(i)], sides.minima, each.data() + thread * sides_, work);
     });
@@ -113,13 +115,12 @@ template <class T> class CoverStep {
       for_chunks(sides_, threads, [&](std::int64_t begin, std::int64_t n) {
         blocks<T>().raise(n, each.data() + begin, each.data() + thread * sides_ + begin);
       });
-    each.resize(std::size_t(sides_));
     sides.maxima = std::move(each);
   }
 
   // The cut as one tile where the gradient is as given, else row by row in spans of the scratch buffer.
   template <class Work>
-  void for_pieces(std::int64_t client, const Coefficients& k, const Cut& cut, const std::vector<T>& minima, T* maxima,
+  void for_pieces(std::int64_t client, const Coefficients& k, const Cut& cut, const AlignedArray<T>& minima, T* maxima,
                   Work work) const {
     const CoverBlock& block = layout_.blocks[cut.block];
     const std::int64_t base = client * step_.vectors.d;
@@ -137,7 +138,7 @@ template <class T> class CoverStep {
       }
   }
 
-  Tile<T> tile(std::int64_t client, const Cut& cut, const std::vector<T>& minima, T* maxima, const T* grad,
+  Tile<T> tile(std::int64_t client, const Cut& cut, const AlignedArray<T>& minima, T* maxima, const T* grad,
                std::int64_t grad_stride) const {
     const CoverBlock& block = layout_.blocks[cut.block];
     const ClientVectors<T>& vec = step_.vectors;
@@ -157,7 +158,7 @@ template <class T> class CoverStep {
             maxima ? maxima + col : nullptr};
   }
 
-  void expand(const T* mu, std::vector<T>& minima) const {
+  void expand(const T* mu, AlignedArray<T>& minima) const {
     for (const CoverBlock& block : layout_.blocks) {
       expand_side(mu, block.row_axes, block.rows, minima.data() + block.row_offset);
       expand_side(mu, block.col_axes, block.cols, minima.data() + layout_.row_size + block.col_offset);
@@ -168,13 +169,17 @@ template <class T> class CoverStep {
     std::fill(out, out + n, std::numeric_limits<T>::infinity());
     for (const CoverAxis& axis : axes) {
       const T* values = mu + axis.mu_offset;
+      if (axes.size() == 1) {  // the only axis of its side: entry by entry
+        std::copy(values, values + n, out);
+        continue;
+      }
       for_runs(axis, n, [&](std::int64_t begin, std::int64_t i) {
         for (std::int64_t j = begin; j < begin + axis.stride; ++j) out[j] = smaller(out[j], values[i]);
       });
     }
   }
 
-  std::vector<T> folded(const std::vector<T>& maxima) const {
+  std::vector<T> folded(const AlignedArray<T>& maxima) const {
     std::vector<T> top(static_cast<std::size_t>(layout_.mu_size));
     for (const CoverBlock& block : layout_.blocks) {
       fold_side(maxima.data() + block.row_offset, block.row_axes, block.rows, top.data());
@@ -186,6 +191,10 @@ template <class T> class CoverStep {
   static void fold_side(const T* side, const std::vector<CoverAxis>& axes, std::int64_t n, T* top) {
     for (const CoverAxis& axis : axes) {
       T* values = top + axis.mu_offset;
+      if (axes.size() == 1) {
+        std::copy(side, side + n, values);
+        continue;
+      }
       for_runs(axis, n, [&](std::int64_t begin, std::int64_t i) {
         for (std::int64_t j = begin; j < begin + axis.stride; ++j) values[i] = larger(values[i], side[j]);
       });

@@ -28,12 +28,13 @@ template <class T> class Gradient {
     const std::int64_t at = client * vec_.d + begin;
     if (!corrected(k)) return vec_.grad + at;
     blocks<T>().correct(n, scratch, vec_.grad + at, vec_.x + at, row(vec_.anchor, vec_.shared_anchor, at, begin),
-                        row(vec_.correction, vec_.shared_correction, at, begin), T(numbers_.weight_decay), T(numbers_.prox),
-                        T(k.scale));
+                        row(vec_.correction, vec_.shared_correction, at, begin), T(numbers_.weight_decay),
+                        T(numbers_.prox), T(k.scale));
     return scratch;
   }
 
-  // Calls work(offset, n, gradient) over [begin, begin + n): in runs of `most` if the gradient is as given, else by spans.
+  // Calls work(offset, n, gradient) over [begin, begin + n): in runs of `most` if the gradient is as given, else by
+  // spans.
   template <class Work>
   void for_spans(std::int64_t client, const Coefficients& k, std::int64_t begin, std::int64_t n, std::int64_t most,
                  Work work) const {

@@ -25,8 +25,8 @@ template <class T> void clip(std::int64_t clients, std::int64_t d, T* x, double 
   });
 }
 
-#define FF_INSTANTIATE(T)                                                               \
-  template void norms<T>(std::int64_t, std::int64_t, const T*, double*, int);          \
+#define FF_INSTANTIATE(T)                                                     \
+  template void norms<T>(std::int64_t, std::int64_t, const T*, double*, int); \
   template void clip<T>(std::int64_t, std::int64_t, T*, double, double*, int);
 FF_INSTANTIATE(float)
 FF_INSTANTIATE(double)

@@ -10,7 +10,7 @@
 namespace fastfed {
 
 constexpr std::int64_t kChunk = 16384;  // elements: the unit of work, and of partial sums
-constexpr std::int64_t kSpan = 1024;    // elements of a scratch buffer: four kilobytes, at home in the first-level cache
+constexpr std::int64_t kSpan = 1024;  // elements of a scratch buffer: four kilobytes, at home in the first-level cache
 
 inline std::int64_t chunks_of(std::int64_t d) { return (d + kChunk - 1) / kChunk; }
 
@@ -37,8 +37,7 @@ template <class Work> void for_chunks(std::int64_t d, int threads, Work work) {
 }
 
 // For every client, the sum over its chunks of part(client, begin, n), added in order.
-template <class Part>
-void sum_chunks(std::int64_t clients, std::int64_t d, int threads, double* sums, Part part) {
+template <class Part> void sum_chunks(std::int64_t clients, std::int64_t d, int threads, double* sums, Part part) {
   const std::int64_t chunks = chunks_of(d);
   std::vector<double> partial(std::size_t(clients * chunks));
   for_tasks(clients * chunks, threads, [&](std::int64_t task, int) {

@@ -6,6 +6,7 @@
 
 namespace fastfed {
 
-void stream_probe(std::int64_t d, const std::vector<const float*>& reads, const std::vector<float*>& updates, int threads);
+void stream_probe(std::int64_t d, const std::vector<const float*>& reads, const std::vector<float*>& updates,
+                  int threads);
 
 }  // namespace fastfed

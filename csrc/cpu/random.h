@@ -13,11 +13,13 @@ struct Stream {
 };
 
 // Row r of out (rows, n) holds the numbers of client clients[r].
-void uniform(std::int64_t rows, std::int64_t n, const Stream& stream, const std::int64_t* clients, float* out, int threads);
-void normal(std::int64_t rows, std::int64_t n, const Stream& stream, const std::int64_t* clients, float* out, int threads);
+void uniform(std::int64_t rows, std::int64_t n, const Stream& stream, const std::int64_t* clients, float* out,
+             int threads);
+void normal(std::int64_t rows, std::int64_t n, const Stream& stream, const std::int64_t* clients, float* out,
+            int threads);
 
 // Row r of out (rows, n) becomes a permutation of 0 .. n-1.
-void permutation(std::int64_t rows, std::int64_t n, const Stream& stream, const std::int64_t* clients, std::int64_t* out,
-                 int threads);
+void permutation(std::int64_t rows, std::int64_t n, const Stream& stream, const std::int64_t* clients,
+                 std::int64_t* out, int threads);
 
 }  // namespace fastfed

@@ -7,7 +7,8 @@
 namespace fastfed {
 namespace {
 
-constexpr std::int64_t kSumSpan = 1024;  // elements of a weighted sum that stay in cache until the rule has used them
+// Elements of a weighted sum that stay near until the rule has used them: runs long enough for every row's stream.
+constexpr std::int64_t kSumSpan = 8192;
 
 template <class T> T* at(T* vector, std::int64_t offset) { return vector ? vector + offset : nullptr; }
 
@@ -68,11 +69,11 @@ void aggregate_step(ServerFormula formula, const ServerVectors<T>& vec, const De
   });
 }
 
-#define FF_INSTANTIATE(T)                                                                                              \
-  template void server_step<T>(ServerFormula, const ServerVectors<T>&, const void*, DeltaType, bool,                  \
-                               const ServerNumbers<T>&, int);                                                         \
-  template void weighted_sum<T>(std::int64_t, const Deltas<T>&, T*, int);                                             \
-  template void aggregate_step<T>(ServerFormula, const ServerVectors<T>&, const Deltas<T>&, bool,                     \
+#define FF_INSTANTIATE(T)                                                                            \
+  template void server_step<T>(ServerFormula, const ServerVectors<T>&, const void*, DeltaType, bool, \
+                               const ServerNumbers<T>&, int);                                        \
+  template void weighted_sum<T>(std::int64_t, const Deltas<T>&, T*, int);                            \
+  template void aggregate_step<T>(ServerFormula, const ServerVectors<T>&, const Deltas<T>&, bool,    \
                                   const ServerNumbers<T>&, int);
 FF_INSTANTIATE(float)
 FF_INSTANTIATE(double)

@@ -24,8 +24,8 @@ template <class T> struct Deltas {
 };
 
 template <class T>
-void server_step(ServerFormula formula, const ServerVectors<T>& vectors, const void* delta, DeltaType type, bool of_delta,
-                 const ServerNumbers<T>& numbers, int threads);
+void server_step(ServerFormula formula, const ServerVectors<T>& vectors, const void* delta, DeltaType type,
+                 bool of_delta, const ServerNumbers<T>& numbers, int threads);
 
 template <class T> void weighted_sum(std::int64_t d, const Deltas<T>& deltas, T* out, int threads);
 

@@ -6,8 +6,8 @@
 
 namespace fastfed {
 
-#define FF_DECLARE(level)                         \
-  const Blocks<float>& float_blocks_##level();   \
+#define FF_DECLARE(level)                      \
+  const Blocks<float>& float_blocks_##level(); \
   const Blocks<double>& double_blocks_##level();
 FF_DECLARE(scalar)
 #if FASTFED_X86
@@ -33,7 +33,8 @@ const std::vector<Level>& levels() {  // slowest first
       {"avx512",
        [] {
          return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("f16c");
+                __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
+                __builtin_cpu_supports("f16c");
        },
        float_blocks_avx512, double_blocks_avx512},
 #endif

@@ -8,7 +8,8 @@
 
 namespace fastfed {
 
-// The loops for float or double. FASTFED_SIMD=scalar|avx2|avx512 asks for a level; one that cannot run here is an error.
+// The loops for float or double. FASTFED_SIMD=scalar|avx2|avx512 asks for a level; one that cannot run here is an
+// error.
 template <class T> const Blocks<T>& blocks();
 
 std::vector<std::string> compiled_levels();

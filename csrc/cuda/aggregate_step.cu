@@ -12,10 +12,10 @@ FF_DEVICE void aggregate_step(const ServerVectors& to, const Deltas<E>& deltas, 
 
 }  // namespace fastfed
 
-#define MAKE(variant, Rule, keeps_m, of_delta, suffix, E, wide)                                             \
-  FF_KERNEL(aggregate_step_##variant##_##suffix,                                                            \
-            (fastfed::ServerVectors to, fastfed::Deltas<E> deltas, fastfed::ServerNumbers<float> n)) {      \
-    fastfed::aggregate_step<fastfed::ServerVariant<Rule, keeps_m, of_delta>, wide>(to, deltas, n);          \
+#define MAKE(variant, Rule, keeps_m, of_delta, suffix, E, wide)                                        \
+  FF_KERNEL(aggregate_step_##variant##_##suffix,                                                       \
+            (fastfed::ServerVectors to, fastfed::Deltas<E> deltas, fastfed::ServerNumbers<float> n)) { \
+    fastfed::aggregate_step<fastfed::ServerVariant<Rule, keeps_m, of_delta>, wide>(to, deltas, n);     \
   }
 FF_SERVER_VARIANTS(MAKE)
 #undef MAKE

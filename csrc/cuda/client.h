@@ -13,7 +13,7 @@ struct Coefficients {
 // Rows (clients, d); null where the call or the rule has none. Anchor and correction may be one row for all clients:
 // then their stride is 0, else d.
 struct ClientVectors {
-  float* x;            // null in a pass that only reads, where the gradient does not depend on it
+  float* x;  // null in a pass that only reads, where the gradient does not depend on it
   const float* grad;
   const float* anchor;
   const float* correction;

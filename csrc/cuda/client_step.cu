@@ -45,7 +45,7 @@ template <class Direction, bool Wide> FF_DEVICE void update(const ClientVectors&
   update_quad<Direction, Wide>(to, n, c, place, load<Wide>(to.x, index_of(place, to.d), place.count), g);
 }
 
-// ---- passes with a sum of squares: Measure::quad gives what is squared ----------------------------------------------
+// ---- passes with a sum of squares: Measure::quad gives what is squared ---------------------------------------------
 
 template <class Measure, bool Wide>
 FF_DEVICE void squares(const ClientVectors& in, const ClientNumbers& n, double* partials) {
@@ -104,9 +104,9 @@ struct MoveMeasure {
 
 }  // namespace fastfed
 
-#define MAKE_WIDTH(name, Direction, wide)                                                         \
-  FF_KERNEL(name, (fastfed::ClientVectors to, fastfed::ClientNumbers n)) {                        \
-    fastfed::update<fastfed::Direction, wide>(to, n);                                             \
+#define MAKE_WIDTH(name, Direction, wide)                                  \
+  FF_KERNEL(name, (fastfed::ClientVectors to, fastfed::ClientNumbers n)) { \
+    fastfed::update<fastfed::Direction, wide>(to, n);                      \
   }
 #define MAKE(name, Direction) MAKE_WIDTH(name, Direction, false) MAKE_WIDTH(name##_wide, Direction, true)
 MAKE(update_sgd, DirectionSgd)
@@ -116,9 +116,9 @@ MAKE(update_adam, DirectionAdam)
 #undef MAKE
 #undef MAKE_WIDTH
 
-#define MAKE_WIDTH(name, Measure, wide)                                                           \
-  FF_KERNEL(name, (fastfed::ClientVectors to, fastfed::ClientNumbers n, double* partials)) {      \
-    fastfed::squares<fastfed::Measure, wide>(to, n, partials);                                    \
+#define MAKE_WIDTH(name, Measure, wide)                                                      \
+  FF_KERNEL(name, (fastfed::ClientVectors to, fastfed::ClientNumbers n, double* partials)) { \
+    fastfed::squares<fastfed::Measure, wide>(to, n, partials);                               \
   }
 #define MAKE(name, Measure) MAKE_WIDTH(name, Measure, false) MAKE_WIDTH(name##_wide, Measure, true)
 MAKE(gradient_squares, GradientMeasure)

@@ -45,10 +45,10 @@ template <bool Wide, class E> FF_DEVICE Quad weighted_quad(const Deltas<E>& delt
 }  // namespace fastfed
 
 // MAKE(..., suffix, dtype, wide) for every dtype of deltas, wide and not.
-#define FF_FOR_EACH_DELTA(MAKE, ...)                          \
-  MAKE(__VA_ARGS__, float32, float, false)                    \
-  MAKE(__VA_ARGS__, float32_wide, float, true)                \
-  MAKE(__VA_ARGS__, bfloat16, fastfed::BFloat16, false)       \
-  MAKE(__VA_ARGS__, bfloat16_wide, fastfed::BFloat16, true)   \
-  MAKE(__VA_ARGS__, float16, fastfed::Float16, false)         \
+#define FF_FOR_EACH_DELTA(MAKE, ...)                        \
+  MAKE(__VA_ARGS__, float32, float, false)                  \
+  MAKE(__VA_ARGS__, float32_wide, float, true)              \
+  MAKE(__VA_ARGS__, bfloat16, fastfed::BFloat16, false)     \
+  MAKE(__VA_ARGS__, bfloat16_wide, fastfed::BFloat16, true) \
+  MAKE(__VA_ARGS__, float16, fastfed::Float16, false)       \
   MAKE(__VA_ARGS__, float16_wide, fastfed::Float16, true)

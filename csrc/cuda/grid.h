@@ -29,7 +29,7 @@ constexpr int ROW_STEPS = 16;     // rows per thread of an SM3 tile
 constexpr int LANES = 32;  // of a warp
 constexpr unsigned ALL_LANES = 0xFFFFFFFFu;
 
-// ---- clients and quads ----------------------------------------------------------------------------------------------
+// ---- clients and quads ---------------------------------------------------------------------------------------------
 
 // Clients fill the grid's y and z: one axis ends at 65535.
 FF_DEVICE long long client_of_block() { return (long long)blockIdx.z * gridDim.y + blockIdx.y; }
@@ -50,7 +50,7 @@ FF_DEVICE Span sum_quad_of_thread(int i, long long d) {
   return span_of(((long long)blockIdx.x * SUM_QUADS + i) * THREADS + threadIdx.x, d);
 }
 
-// ---- reading and writing --------------------------------------------------------------------------------------------
+// ---- reading and writing -------------------------------------------------------------------------------------------
 
 template <class E> struct alignas(QUAD * sizeof(E)) Pack {
   E e[QUAD];
@@ -85,7 +85,7 @@ template <bool Wide> FF_DEVICE void store(float* to, long long index, int count,
   }
 }
 
-// ---- sums -----------------------------------------------------------------------------------------------------------
+// ---- sums ----------------------------------------------------------------------------------------------------------
 
 FF_DEVICE double sum_of_squares(const Quad& quad, int count) {
   double sum = 0.0;

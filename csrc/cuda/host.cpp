@@ -7,13 +7,13 @@
 // with missing lanes, an argument of the wrong size) is an error with a sentence here; its fibers are thrown away.
 #include "cuda/host.h"
 
+#include <ucontext.h>
 #include <csetjmp>
 #include <cstdint>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <string>
-#include <ucontext.h>
 
 Dim3 threadIdx, blockIdx, blockDim, gridDim;
 

@@ -18,9 +18,9 @@
 
 #define FF_UNROLL
 #define FF_UNROLL_BY(times)
-#define FF_KERNEL(name, parameters)                                         \
-  extern "C" void name parameters;                                          \
-  static const fastfed::host::Registered registered_##name(#name, &name);   \
+#define FF_KERNEL(name, parameters)                                       \
+  extern "C" void name parameters;                                        \
+  static const fastfed::host::Registered registered_##name(#name, &name); \
   extern "C" void name parameters
 
 struct Dim3 {

@@ -56,9 +56,9 @@ FF_DEVICE void draw_keys(const Draws<long long>& to, const StreamWords& stream) 
 
 }  // namespace fastfed
 
-#define MAKE(name, Distribution, wide)                                            \
-  FF_KERNEL(name, (fastfed::Draws<float> to, fastfed::StreamWords stream)) {      \
-    fastfed::draw<fastfed::Distribution, wide>(to, stream);                       \
+#define MAKE(name, Distribution, wide)                                       \
+  FF_KERNEL(name, (fastfed::Draws<float> to, fastfed::StreamWords stream)) { \
+    fastfed::draw<fastfed::Distribution, wide>(to, stream);                  \
   }
 MAKE(philox_uniform, Uniform, false)
 MAKE(philox_uniform_wide, Uniform, true)

@@ -35,9 +35,9 @@ FF_DEVICE void server_quad(const ServerVectors& to, const Span& span, const Quad
 }  // namespace fastfed
 
 // MAKE(name, keeps m, of delta, rule, ...) for every variant of every rule, delta dtype and width.
-#define FF_SERVER_VARIANTS_OF(MAKE, rule, Rule)                           \
-  FF_FOR_EACH_DELTA(MAKE, rule, Rule, true, false)                        \
-  FF_FOR_EACH_DELTA(MAKE, rule##_of_delta, Rule, true, true)              \
+#define FF_SERVER_VARIANTS_OF(MAKE, rule, Rule)              \
+  FF_FOR_EACH_DELTA(MAKE, rule, Rule, true, false)           \
+  FF_FOR_EACH_DELTA(MAKE, rule##_of_delta, Rule, true, true) \
   FF_FOR_EACH_DELTA(MAKE, rule##_without_m, Rule, false, true)
 #define FF_SERVER_VARIANTS(MAKE)                                          \
   FF_FOR_EACH_DELTA(MAKE, sgd, fastfed::ServerSgd, false, false)          \

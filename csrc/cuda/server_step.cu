@@ -12,10 +12,10 @@ FF_DEVICE void server_step(const ServerVectors& to, const E* delta, long long d,
 
 }  // namespace fastfed
 
-#define MAKE(variant, Rule, keeps_m, of_delta, suffix, E, wide)                                        \
-  FF_KERNEL(server_step_##variant##_##suffix,                                                          \
+#define MAKE(variant, Rule, keeps_m, of_delta, suffix, E, wide)                                          \
+  FF_KERNEL(server_step_##variant##_##suffix,                                                            \
             (fastfed::ServerVectors to, const E* delta, long long d, fastfed::ServerNumbers<float> n)) { \
-    fastfed::server_step<fastfed::ServerVariant<Rule, keeps_m, of_delta>, wide>(to, delta, d, n);      \
+    fastfed::server_step<fastfed::ServerVariant<Rule, keeps_m, of_delta>, wide>(to, delta, d, n);        \
   }
 FF_SERVER_VARIANTS(MAKE)
 #undef MAKE

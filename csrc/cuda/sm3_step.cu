@@ -26,7 +26,7 @@ struct Cover {
   long long aligned;  // 1: the rows of the packed vectors allow wide accesses
 };
 
-// ---- where a thread stands in its tile ------------------------------------------------------------------------------
+// ---- where a thread stands in its tile -----------------------------------------------------------------------------
 
 struct Stand {
   int row, row_step;  // its first row and the distance to the next
@@ -53,7 +53,7 @@ FF_DEVICE Place place_of(const Tile& tile, const Stand& stand, long long client,
   return {client, tile.offset + row * tile.stride + stand.col, stand.count};
 }
 
-// ---- minima ---------------------------------------------------------------------------------------------------------
+// ---- minima --------------------------------------------------------------------------------------------------------
 
 FF_DEVICE float infinity() { return __int_as_float(0x7F800000); }
 
@@ -65,7 +65,7 @@ FF_DEVICE float row_minimum(const Cover& cover, const Tile& tile, long long clie
   return tile.row_slot < 0 ? infinity() : cover.minima[client * cover.slots + tile.row_slot + row];
 }
 
-// ---- maxima ---------------------------------------------------------------------------------------------------------
+// ---- maxima --------------------------------------------------------------------------------------------------------
 
 // The maxima of what one thread has seen, as bits.
 struct Maxima {
@@ -114,7 +114,7 @@ FF_DEVICE void raise_columns(const Cover& cover, const Tile& tile, long long cli
   }
 }
 
-// ---- the three passes -----------------------------------------------------------------------------------------------
+// ---- the three passes ----------------------------------------------------------------------------------------------
 
 // The pass's own part of a client step, for one tile of one client that is active.
 struct Task {
@@ -156,8 +156,8 @@ template <class Direction, bool HasM, bool FormII> struct Update {
     Maxima maxima;
     for_each_row(t.tile, stand, [&](int row, bool inside) {
       if (inside) {
-        const Quad nu = move<Wide>(t, place_of(t.tile, stand, t.client, row),
-                                   row_minimum(t.cover, t.tile, t.client, row), col_min);
+        const Quad nu =
+            move<Wide>(t, place_of(t.tile, stand, t.client, row), row_minimum(t.cover, t.tile, t.client, row), col_min);
         if (refreshes) note(maxima, nu, stand.count);
       }
       if (refreshes && t.tile.row_slot >= 0) {
@@ -233,7 +233,7 @@ FF_DEVICE void run_tile(const ClientVectors& to, const ClientNumbers& n, const C
   }
 }
 
-// ---- mu to minima and back ------------------------------------------------------------------------------------------
+// ---- mu to minima and back -----------------------------------------------------------------------------------------
 
 // One axis of one side of a matrix: index i on it is (flat / stride) % size; `side` is the side's length.
 struct Axis {
@@ -295,12 +295,12 @@ FF_DEVICE void fold(const Fold& part, const Axis& axis, float* mu, const int* ma
 }  // namespace fastfed
 
 #define FF_COMMA ,  // inside a macro's argument
-#define MAKE(name, Pass)                                                                                          \
-  FF_KERNEL(name, (fastfed::ClientVectors to, fastfed::ClientNumbers n, fastfed::Cover cover)) {                  \
-    if (fastfed::client_of_block() < to.clients) fastfed::run_tile<fastfed::Pass>(to, n, cover, nullptr);         \
+#define MAKE(name, Pass)                                                                                  \
+  FF_KERNEL(name, (fastfed::ClientVectors to, fastfed::ClientNumbers n, fastfed::Cover cover)) {          \
+    if (fastfed::client_of_block() < to.clients) fastfed::run_tile<fastfed::Pass>(to, n, cover, nullptr); \
   }
-#define FORM(form, is_ii)                                                         \
-  MAKE(sm3_update_adagrad_##form, Update<fastfed::DirectionAdagrad FF_COMMA false FF_COMMA is_ii>) \
+#define FORM(form, is_ii)                                                                           \
+  MAKE(sm3_update_adagrad_##form, Update<fastfed::DirectionAdagrad FF_COMMA false FF_COMMA is_ii>)  \
   MAKE(sm3_update_adagrad_m_##form, Update<fastfed::DirectionAdagrad FF_COMMA true FF_COMMA is_ii>) \
   MAKE(sm3_update_adam_m_##form, Update<fastfed::DirectionAdam FF_COMMA true FF_COMMA is_ii>)
 
@@ -310,16 +310,16 @@ MAKE(sm3_gradient_maxima, GradientMaxima)
 #undef FORM
 #undef MAKE
 
-#define MAKE(name, Pass)                                                                                          \
+#define MAKE(name, Pass)                                                                                           \
   FF_KERNEL(name, (fastfed::ClientVectors to, fastfed::ClientNumbers n, fastfed::Cover cover, double* partials)) { \
-    const long long client = fastfed::client_of_block();                                                          \
-    if (client >= to.clients) return;                                                                             \
-    double sum = 0.0;                                                                                             \
-    fastfed::run_tile<fastfed::Pass>(to, n, cover, &sum);                                                         \
-    fastfed::keep_partial(partials, client, sum);                                                                 \
+    const long long client = fastfed::client_of_block();                                                           \
+    if (client >= to.clients) return;                                                                              \
+    double sum = 0.0;                                                                                              \
+    fastfed::run_tile<fastfed::Pass>(to, n, cover, &sum);                                                          \
+    fastfed::keep_partial(partials, client, sum);                                                                  \
   }
-#define FORM(form, is_ii)                                                         \
-  MAKE(sm3_squares_adagrad_##form, DirectionSquares<fastfed::DirectionAdagrad FF_COMMA false FF_COMMA is_ii>) \
+#define FORM(form, is_ii)                                                                                      \
+  MAKE(sm3_squares_adagrad_##form, DirectionSquares<fastfed::DirectionAdagrad FF_COMMA false FF_COMMA is_ii>)  \
   MAKE(sm3_squares_adagrad_m_##form, DirectionSquares<fastfed::DirectionAdagrad FF_COMMA true FF_COMMA is_ii>) \
   MAKE(sm3_squares_adam_m_##form, DirectionSquares<fastfed::DirectionAdam FF_COMMA true FF_COMMA is_ii>)
 FORM(i, false)
@@ -334,15 +334,15 @@ FF_KERNEL(sm3_expand, (const fastfed::Segment* segments, const fastfed::Axis* ax
   fastfed::expand(segments[blockIdx.x], axes, mu + client * sets, minima + client * slots, maxima + client * slots);
 }
 
-#define MAKE(name, is_ii)                                                                                        \
+#define MAKE(name, is_ii)                                                                                            \
   FF_KERNEL(name, (const fastfed::Fold* folds, const fastfed::Axis* axes, const fastfed::Coefficients* coefficients, \
-                   float* mu, const int* maxima, fastfed::ClientNumbers n, long long clients, long long sets,    \
-                   long long slots)) {                                                                           \
-    const long long client = fastfed::client_of_block();                                                         \
-    if (client >= clients) return;                                                                               \
-    if (coefficients[client].active == 0.0f || coefficients[client].refresh == 0.0f) return;                     \
-    const fastfed::Fold part = folds[blockIdx.x];                                                                \
-    fastfed::fold<is_ii>(part, axes[part.axis], mu + client * sets, maxima + client * slots, n);                 \
+                   float* mu, const int* maxima, fastfed::ClientNumbers n, long long clients, long long sets,        \
+                   long long slots)) {                                                                               \
+    const long long client = fastfed::client_of_block();                                                             \
+    if (client >= clients) return;                                                                                   \
+    if (coefficients[client].active == 0.0f || coefficients[client].refresh == 0.0f) return;                         \
+    const fastfed::Fold part = folds[blockIdx.x];                                                                    \
+    fastfed::fold<is_ii>(part, axes[part.axis], mu + client * sets, maxima + client * slots, n);                     \
   }
 MAKE(sm3_fold_i, false)
 MAKE(sm3_fold_ii, true)

@@ -10,9 +10,7 @@ template <bool Wide, class E> FF_DEVICE void weighted_sum(const Deltas<E>& delta
 
 }  // namespace fastfed
 
-#define MAKE(stem, suffix, E, wide)                                            \
-  FF_KERNEL(stem##_##suffix, (fastfed::Deltas<E> deltas, float* out)) {        \
-    fastfed::weighted_sum<wide>(deltas, out);                                  \
-  }
+#define MAKE(stem, suffix, E, wide) \
+  FF_KERNEL(stem##_##suffix, (fastfed::Deltas<E> deltas, float* out)) { fastfed::weighted_sum<wide>(deltas, out); }
 FF_FOR_EACH_DELTA(MAKE, weighted_sum)
 #undef MAKE

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from .. import covers, phases
 from ..phases import ACTIVE, KEEP, REFRESH, ROOT_SCALE, SCALE, STEP, ClientCall, rules
+from .norms import squares
 
 
 def client_step(call: ClientCall) -> None:
@@ -30,10 +31,6 @@ def _gradient(call: ClientCall, coef: Tensor) -> Tensor:
     correction = zero if call.correction is None else call.correction
     scale = _column(coef, SCALE)
     return rules.corrected_gradient(call.grad, call.x, anchor, correction, n.weight_decay, n.prox, scale)
-
-
-def _squares(vector: Tensor) -> Tensor:
-    return vector.to(torch.float64).square().sum(dim=1)
 
 
 def _direction(call: ClientCall, coef: Tensor, g: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
@@ -120,10 +117,10 @@ class TorchPasses:
     """`phases.Passes` in torch."""
 
     def gradient_squares(self, call: ClientCall, coef: Tensor) -> Tensor:
-        return _squares(_gradient(call, coef))
+        return squares(_gradient(call, coef))
 
     def change_squares(self, call: ClientCall, coef: Tensor) -> Tensor:
-        return _squares(rules.change(_gradient(call, coef), call.gradient_before))
+        return squares(rules.change(_gradient(call, coef), call.gradient_before))
 
     def _second_moment(self, call: ClientCall, coef: Tensor, g: Tensor) -> Tensor:
         v = call.state.get("v")
@@ -134,14 +131,14 @@ class TorchPasses:
 
     def direction_squares(self, call: ClientCall, coef: Tensor) -> Tensor:
         g = _gradient(call, coef)
-        return _squares(_direction(call, coef, g, self._second_moment(call, coef, g))[0])
+        return squares(_direction(call, coef, g, self._second_moment(call, coef, g))[0])
 
     def update(self, call: ClientCall, coef: Tensor) -> Tensor | None:
         g = _gradient(call, coef)
         v = self._second_moment(call, coef, g)
         old = call.x.clone()
         self._apply(call, _column(coef, ACTIVE) > 0, coef, g, v, {"v": v, "grad_prev": g})
-        return _squares(call.x - old) if call.rule.step_size == "delta_sgd" else None
+        return squares(call.x - old) if call.rule.step_size == "delta_sgd" else None
 
     def _apply(
         self, call: ClientCall, where: Tensor, coef: Tensor, g: Tensor, v: Tensor, kept: dict[str, Tensor]
@@ -170,7 +167,7 @@ class TorchPasses:
     def cover_direction_squares(self, call: ClientCall, coef: Tensor, cover: _Cover) -> Tensor:
         g = _gradient(call, coef)
         direction, _ = _direction(call, coef, g, self._covered_moment(call, coef, cover, g))
-        return _squares(torch.where(cover.inside, direction, torch.zeros_like(direction)))
+        return squares(torch.where(cover.inside, direction, torch.zeros_like(direction)))
 
     def cover_update(self, call: ClientCall, coef: Tensor, cover: _Cover) -> None:
         g = _gradient(call, coef)

@@ -7,10 +7,25 @@ from torch import Tensor
 
 from ..phases import rules
 
+_CHUNK = 4096
+
+
+def squares(x: Tensor) -> Tensor:
+    """The sum of squares of every row of x (clients, d): (clients,) float64.
+
+    Chunk by chunk, then the chunks' sums likewise: left to itself, torch splits one long row among its threads, and the
+    bits would depend on how many there are.
+    """
+    sums = x.to(torch.float64).square()
+    while sums.shape[1] > 1:
+        padded = torch.nn.functional.pad(sums, (0, -sums.shape[1] % _CHUNK))
+        sums = padded.unflatten(1, (-1, _CHUNK)).sum(dim=2)
+    return sums[:, 0]
+
 
 def norms(x: Tensor, out: Tensor) -> None:
     """x: (clients, d); out: (clients,) float64."""
-    out.copy_(x.to(torch.float64).square().sum(dim=1).sqrt())
+    out.copy_(squares(x).sqrt())
 
 
 def clip(x: Tensor, limit: float, out: Tensor) -> None:

@@ -226,7 +226,7 @@ def run_client(case: ClientCase, backend: str, dtype: torch.dtype, folder: Path 
             size = torch.tensor([1e-5 if step % 2 else 1.0, 1.0, 0.0], dtype=dtype)[:, None]
             grad = fill(numbers.normal(*lead, d) * size)
         elif "still" in case.extras:
-            grad = fill(numbers.normal(*lead, d)) if step == 0 else grad  # noqa: F821  (nothing changes: only growth)
+            grad = fill(numbers.normal(*lead, d)) if step == 0 else grad
         else:
             grad = fill(numbers.normal(*lead, d))
         if "anchor" in case.extras:

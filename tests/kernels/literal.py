@@ -1,0 +1,306 @@
+"""The rules once more, as literal NumPy loops straight from the papers' listings: slow, plain, and nobody's kernel.
+
+Nothing here imports FastFed. Every function works in the dtype of `x` (norms in float64) and gives back x and all state
+after every step; a client function keeps what the paper's listing keeps (x_prev, g_prev, nu), not what a kernel would.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+Snapshots = list[dict[str, Array]]
+
+
+def _norm(vector: Array) -> float:
+    return float(np.sqrt(np.sum(vector.astype(np.float64) ** 2)))
+
+
+# ---- server ---------------------------------------------------------------------------------------------------------
+
+
+def server(
+    rule: str,
+    x: Array,
+    deltas: Sequence[Array],
+    *,
+    lr: float,
+    momentum: float = 0.9,
+    beta1: float = 0.9,
+    beta2: float = 0.99,
+    tau: float = 1e-3,
+    second_moment_of: str = "momentum",
+    v0: float | None = None,
+    vmax0: float | None = None,
+    bias_correction: bool = False,
+) -> Snapshots:
+    """The table of server rules; with `bias_correction`, as the authors of AFO (adam, yogi) and FedAMS code it."""
+    x = x.copy()
+    start = tau**2 if v0 is None else v0
+    m, v = np.zeros_like(x), np.full_like(x, start)
+    vmax = np.full_like(x, start if vmax0 is None else vmax0)
+    snapshots = []
+    for t, delta in enumerate(deltas, start=1):
+        if rule == "sgd":
+            x = x + lr * delta
+            snapshots.append({"x": x})
+            continue
+        if rule == "momentum":
+            m = momentum * m + delta
+            x = x + lr * m
+            snapshots.append({"x": x, "m": m})
+            continue
+        m = beta1 * m + (1 - beta1) * delta
+        q = m * m if second_moment_of == "momentum" else delta * delta
+        if rule == "adagrad":
+            v = v + q
+        elif rule == "yogi":
+            v = v - (1 - beta2) * q * np.sign(v - q)
+        else:
+            v = beta2 * v + (1 - beta2) * q
+        snapshot = {"m": m, "v": v}
+        followed = v
+        if rule == "ams":
+            vmax = np.maximum(vmax, v)
+            snapshot["vmax"] = followed = vmax
+        bc1, bc2 = (1 - beta1**t, 1 - beta2**t) if bias_correction else (1.0, 1.0)
+        if rule == "ams":
+            x = x + lr / bc1 * m / (np.sqrt(followed) / np.sqrt(bc2).item() + tau)
+        else:
+            x = x + lr * np.sqrt(bc2).item() / bc1 * m / (np.sqrt(followed) + tau)
+        snapshots.append({"x": x, **snapshot})
+    return snapshots
+
+
+# ---- client ---------------------------------------------------------------------------------------------------------
+
+
+def corrected(
+    g: Array,
+    x: Array,
+    *,
+    anchor: Array | None = None,
+    correction: Array | None = None,
+    weight_decay: float = 0.0,
+    prox: float = 0.0,
+    clip: float | None = None,
+) -> Array:
+    """FedProx, SCAFFOLD and weight decay added to the gradient; the sum is clipped last."""
+    g = g + weight_decay * x
+    if anchor is not None:
+        g = g + prox * (x - anchor)
+    if correction is not None:
+        g = g + correction
+    if clip is not None and _norm(g) > clip:
+        g = g * (clip / _norm(g))
+    return g
+
+
+def sgd(x: Array, grads: Sequence[Array], *, lr: float, momentum: float | None = None, **around: Any) -> Snapshots:
+    x, u, snapshots = x.copy(), np.zeros_like(x), []
+    for k, raw in enumerate(grads):
+        g = corrected(raw, x, **_at(around, k))
+        if momentum is None:
+            x = x - lr * g
+            snapshots.append({"x": x})
+        else:
+            u = momentum * u + g
+            x = x - lr * u
+            snapshots.append({"x": x, "m": u})
+    return snapshots
+
+
+def agdu(
+    x: Array,
+    grads: Sequence[Array],
+    *,
+    lr: float,
+    eps: float,
+    delay: int = 1,
+    floor: float = 0.0,
+    v0: float = 0.0,
+    **around: Any,
+) -> Snapshots:
+    """AdaGrad with delayed updates."""
+    x, v, snapshots = x.copy(), np.full_like(x, v0), []
+    for k, raw in enumerate(grads, start=1):
+        g = corrected(raw, x, **_at(around, k - 1))
+        if (k - 1) % delay == 0:
+            v = v + g * g
+        m = g
+        if 0 < _norm(m / (np.sqrt(v) + eps)) < floor:
+            m = np.zeros_like(m)
+        x = x - lr * m / (np.sqrt(v) + eps)
+        snapshots.append({"x": x, "v": v})
+    return snapshots
+
+
+def admu(
+    x: Array,
+    grads: Sequence[Array],
+    *,
+    lr: float,
+    beta1: float,
+    beta2: float,
+    eps: float,
+    delay: int = 1,
+    floor: float = 0.0,
+    v0: float = 0.0,
+    epochs: Sequence[int] | None = None,
+    **around: Any,
+) -> Snapshots:
+    """Adam with delayed updates; the second moment's bias correction counts refreshes. With `epochs` (of every step,
+    counted from 1) the delay counts those instead of steps."""
+    x, m, v, snapshots = x.copy(), np.zeros_like(x), np.full_like(x, v0), []
+    refreshes = 0
+    for k, raw in enumerate(grads, start=1):
+        g = corrected(raw, x, **_at(around, k - 1))
+        m = beta1 * m + (1 - beta1) * g
+        if ((k if epochs is None else epochs[k - 1]) - 1) % delay == 0:
+            v = beta2 * v + (1 - beta2) * g * g
+            refreshes += 1
+        if epochs is None:
+            assert refreshes == (k - 1) // delay + 1  # the exponent as ALGORITHMS.md writes it
+        vhat = v / (1 - beta2**refreshes)
+        mhat = m / (1 - beta1**k)
+        if 0 < _norm(mhat / (np.sqrt(vhat) + eps)) < floor:
+            m, mhat = np.zeros_like(m), np.zeros_like(m)
+        x = x - lr * mhat / (np.sqrt(vhat) + eps)
+        snapshots.append({"x": x, "m": m, "v": v})
+    return snapshots
+
+
+def sm3(
+    x: Array,
+    grads: Sequence[Array],
+    sets: Sequence[Sequence[int]],
+    *,
+    lr: float,
+    form: str = "II",
+    eps: float = 0.0,
+    root_eps: float = 0.0,
+    momentum: float = 0.0,
+    betas: tuple[float, float] | None = None,
+    delay: int = 1,
+    exact: bool = False,
+    floor: float = 0.0,
+    v0: float | Array = 0.0,
+    **around: Any,
+) -> Snapshots:
+    """SM3 over any cover, set by set and coordinate by coordinate. `betas` make it SM3-Adam; `momentum` is that of its
+    reference implementation, of the preconditioned gradient. Coordinates in no set stay as they are."""
+    x, m, nu, snapshots = x.copy(), np.zeros_like(x), np.zeros_like(x), []
+    start = np.broadcast_to(np.asarray(v0, x.dtype), x.shape)
+    mu = np.array([max(start[j] for j in members) for members in sets], x.dtype)
+    keep, gain = (1.0, 1.0) if betas is None else (betas[1], 1 - betas[1])
+    around_j: list[list[int]] = [[] for _ in x]
+    for r, members in enumerate(sets):
+        for j in members:
+            around_j[j].append(r)
+    covered = np.array([bool(holders) for holders in around_j])
+    refreshes = 0
+    for k, raw in enumerate(grads, start=1):
+        g = corrected(raw, x, **_at(around, k - 1))
+        refresh = (k - 1) % delay == 0
+        refreshes += refresh
+        if refresh and form == "I":
+            for r, members in enumerate(sets):
+                mu[r] = keep * mu[r] + gain * max(g[j] * g[j] for j in members)
+        if refresh and form == "II":
+            for j, holders in enumerate(around_j):
+                if holders:
+                    nu[j] = keep * min(mu[r] for r in holders) + gain * (g[j] * g[j])
+            for r, members in enumerate(sets):
+                mu[r] = max(nu[j] for j in members)
+        elif form == "I" or not exact:
+            for j, holders in enumerate(around_j):
+                if holders:
+                    nu[j] = min(mu[r] for r in holders)
+        if betas is None:
+            step, root = g, np.sqrt(nu + root_eps)
+        else:
+            m = np.where(covered, betas[0] * m + (1 - betas[0]) * g, m)
+            step, root = m / (1 - betas[0] ** k), np.sqrt(nu / (1 - betas[1] ** refreshes))
+        direction = np.divide(step, root + eps, out=np.zeros_like(x), where=covered)
+        if 0 < _norm(direction) < floor:
+            m, direction = np.zeros_like(m), np.zeros_like(m)
+        if momentum > 0:
+            m = direction = np.where(covered, momentum * m + (1 - momentum) * direction, m)
+        x = x - lr * direction
+        snapshot = {"x": x, "mu": mu.copy()}
+        if betas is not None or momentum > 0:
+            snapshot["m"] = m
+        if exact:
+            snapshot["nu"] = nu.copy()
+        snapshots.append(snapshot)
+    return snapshots
+
+
+def delta_sgd(
+    x: Array,
+    grads: Sequence[Array],
+    *,
+    lr: float,
+    gamma: float = 2.0,
+    delta: float = 0.1,
+    theta: float = 1.0,
+    grow_first: bool = False,
+    lr_eps: float = 0.0,
+    previous: Sequence[Array] | None = None,
+    **around: Any,
+) -> Snapshots:
+    """DSGD's Algorithm 1 with x_prev and g_prev; "binds" tells which bound chose the step size: 0 the start, 1 the
+    measured one, 2 growth. `previous`: the last step's gradient on the current batch (the authors' code)."""
+    x, snapshots = x.copy(), []
+    x_prev: Array | None = None
+    g_prev: Array | None = None
+    for k, raw in enumerate(grads, start=1):
+        g = corrected(raw, x, **_at(around, k - 1))
+        if previous is not None:
+            g_prev = previous[k - 1]
+        binds = 0
+        if k > 1 or grow_first:
+            grown = float(np.sqrt(1 + delta * theta)) * lr
+            new, binds = grown, 2
+            if x_prev is not None and g_prev is not None:
+                move, change = _norm(x - x_prev), _norm(g - g_prev)
+                if move > 0 and change > 0 and gamma * move / (2 * change) < grown:
+                    new, binds = gamma * move / (2 * change), 1
+            new += lr_eps
+            theta, lr = new / lr, new
+        x_prev, g_prev = x, g
+        x = x - lr * g
+        snapshots.append({"x": x, "lr": np.float64(lr), "theta": np.float64(theta), "binds": np.int64(binds)})
+    return snapshots
+
+
+def sps(
+    x: Array,
+    grads: Sequence[Array],
+    losses: Sequence[float],
+    *,
+    c: float,
+    f_star: float,
+    lr_max: float,
+    **around: Any,
+) -> Snapshots:
+    """Stochastic Polyak steps; "binds" is 1 where the Polyak quotient chose the step size, 2 where lr_max did."""
+    x, snapshots = x.copy(), []
+    for k, raw in enumerate(grads):
+        g = corrected(raw, x, **_at(around, k))
+        polyak = (losses[k] - f_star) / (c * _norm(g) ** 2)
+        lr = min(polyak, lr_max)
+        x = x - lr * g
+        snapshots.append({"x": x, "lr": np.float64(lr), "binds": np.int64(1 if polyak < lr_max else 2)})
+    return snapshots
+
+
+def _at(around: dict[str, Any], k: int) -> dict[str, Any]:
+    """The options of `corrected` at step k: "corrections" holds one vector per step."""
+    options = dict(around)
+    corrections = options.pop("corrections", None)
+    return options if corrections is None else {**options, "correction": corrections[k]}
