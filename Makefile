@@ -19,7 +19,7 @@ run: $(VENV)/.built ## watch the six server rules descend a small problem: a tab
 	$(BIN)/fastfed demo --out out/demo.png
 
 test: style ## style, then every test: CPU backends, Triton's interpreter, CUDA kernels on the host
-	$(BIN)/pytest -n 2
+	$(BIN)/pytest -n 2 --dist loadgroup
 	TRITON_INTERPRET=1 $(BIN)/pytest -m backend -n 2 tests/kernels
 	FASTFED_CUDA_HOST=1 $(BIN)/pytest -m backend -n 2 tests/kernels
 

@@ -35,3 +35,5 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "backend" in getattr(item, "fixturenames", ()):
             item.add_marker("backend")
+            if item.callspec.params["backend"] == "numba":  # type: ignore[attr-defined]
+                item.add_marker(pytest.mark.xdist_group("numba"))  # compiled in one worker, not in each

@@ -21,7 +21,7 @@ SHAPES = {  # every rank that SM3 tells apart, odd sizes, a singleton axis, a wi
     "bias": (7,),
     "matrix": (5, 9),
     "wide": (3, 1025),
-    "tall": (300, 4),
+    "tall": (70, 4),
     "cube": (3, 4, 5),
     "conv": (6, 1, 3, 3),
     "aligned": (16, 64),
@@ -49,7 +49,7 @@ class ClientCase:
     d: int | None = 4097  # None: the tensors of SHAPES, packed
     options: dict[str, Any] = field(default_factory=dict)
     state: dict[str, Any] = field(default_factory=dict)
-    steps: int = 5
+    steps: int = 4
     clients: int | None = None  # None: one vector (d,)
     extras: frozenset[str] = frozenset()
 
@@ -122,25 +122,25 @@ def _client_cases() -> list[ClientCase]:
     for rule, o in options.items():
         covered = rule.startswith("sm3")
         sizes = (None,) if covered else (1, 7, 4097, BIG)
-        cases += [ClientCase(rule, d, o, steps=2 if d == BIG else 5) for d in sizes]
+        cases += [ClientCase(rule, d, o, steps=2 if d == BIG else 4) for d in sizes]
         shape = None if covered else 331
         cases.append(ClientCase(rule, shape, {**o, "weight_decay": 0.05}))
         cases.append(ClientCase(rule, shape, {**o, **corrected}, extras=frozenset({"anchor", "correction"})))
         batch = frozenset({"anchor", "correction", "finished"} | ({"lr"} if "lr" in o else set()))
         alone = {key: value for key, value in o.items() if key != "lr"}
-        cases.append(ClientCase(rule, shape, {**alone, **corrected}, clients=4, extras=batch))
-        cases.append(ClientCase(rule, shape, {**o, "clip": 1.5}, clients=3, extras=frozenset({"correction"})))
+        cases.append(ClientCase(rule, shape, {**alone, **corrected}, steps=3, clients=3, extras=batch))
+        cases.append(ClientCase(rule, shape, {**o, "clip": 1.5}, steps=2, clients=2, extras=frozenset({"correction"})))
     for rule in ("adagrad", "adam", "sm3", "sm3_1", "sm3_adam", "sm3_1_adam"):
         o, shape = options[rule], None if rule.startswith("sm3") else 331
-        cases.append(ClientCase(rule, shape, {**o, "delay": 3}, steps=8))
-        cases.append(ClientCase(rule, shape, {**o, "delay": 2}, steps=6, clients=3, extras=frozenset({"finished"})))
-        cases.append(ClientCase(rule, shape, {**o, "delay": 2}, steps=7, extras=frozenset({"epoch"})))
-        cases.append(ClientCase(rule, shape, {**o, "floor": 5.0}, steps=4, clients=3, extras=frozenset({"small"})))
+        cases.append(ClientCase(rule, shape, {**o, "delay": 3}, steps=5))
+        cases.append(ClientCase(rule, shape, {**o, "delay": 2}, steps=4, clients=3, extras=frozenset({"finished"})))
+        cases.append(ClientCase(rule, shape, {**o, "delay": 2}, steps=5, extras=frozenset({"epoch"})))
+        cases.append(ClientCase(rule, shape, {**o, "floor": 5.0}, steps=3, clients=3, extras=frozenset({"small"})))
         cases.append(ClientCase(rule, shape, o, {"v0": 0.3}))
     for rule in ("sm3", "sm3_adam"):
         chosen = {**options[rule], "delay": 3}
-        cases.append(ClientCase(rule, None, chosen, {"delay_mode": "exact"}, steps=8))
-        cases.append(ClientCase(rule, None, chosen, {"delay_mode": "exact"}, 6, 2, frozenset({"finished"})))
+        cases.append(ClientCase(rule, None, chosen, {"delay_mode": "exact"}, steps=5))
+        cases.append(ClientCase(rule, None, chosen, {"delay_mode": "exact"}, 4, 2, frozenset({"finished"})))
     for rule in ("sm3", "sm3_1"):  # the reference implementation's form: eps inside the root, momentum behind it
         chosen = {"lr": 0.1, "eps": 0.0, "root_eps": 1e-6, "beta1": 0.9}
         cases.append(ClientCase(rule, None, chosen, {"beta1": 0.9}))

@@ -1,0 +1,72 @@
+"""Every SIMD level gives the same bits, and one that cannot run here says so."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from fastfed import kernels
+
+pytestmark = pytest.mark.skipif(kernels.backends()["cpp"] is not True, reason="the compiled extension is missing")
+
+# Prints a digest of x and all state after three steps of every rule, and of the sums, at a size with a ragged end.
+PROGRAM = """
+import hashlib, torch
+import fastfed as ff
+
+digest = hashlib.sha256()
+
+def enter(*tensors):
+    for t in tensors:
+        digest.update(t.contiguous().numpy().tobytes())
+
+generator = torch.Generator().manual_seed(7)
+packing = ff.Packing.from_shapes({"w": (37, 53), "c": (5, 3, 7), "b": (19,)})
+d = packing.size
+for rule in ff.kernels.SERVER_RULES:
+    x = torch.randn(d, generator=generator)
+    state = ff.kernels.server_state(rule, x)
+    for dtype in (torch.float32, torch.bfloat16, torch.float16):
+        deltas = torch.randn(6, d, generator=generator).to(dtype)
+        ff.kernels.aggregate_step(rule, x, deltas, torch.rand(6, generator=generator), state, lr=0.1, backend="cpp")
+    enter(x, *state.values())
+for rule, entry in ff.kernels.CLIENT_RULES.items():
+    x = torch.randn(3, d, generator=generator)
+    state = ff.kernels.client_state(rule, x, **({"packing": packing} if entry.cover else {}))
+    given = {"loss": torch.ones(3)} if rule == "sps" else {"lr": 0.1}
+    for _ in range(3):
+        grad = torch.randn(3, d, generator=generator)
+        ff.kernels.client_step(rule, x, grad, state, weight_decay=0.1, clip=9.0, backend="cpp", **given)
+    enter(x, *state.values())
+x = torch.randn(3, d, generator=generator)
+enter(ff.kernels.norms(x, backend="cpp"), ff.kernels.clip(x, 1.0, backend="cpp"), x)
+print(digest.hexdigest())
+"""
+
+
+def run(level: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "FASTFED_SIMD": level}
+    return subprocess.run([sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True, check=False)
+
+
+def test_every_level_gives_the_same_bits() -> None:
+    from fastfed import _core
+
+    digests = {}
+    for level in _core.build_info()["simd_compiled"]:
+        done = run(level)
+        if done.returncode == 0:
+            digests[level] = done.stdout.strip()
+        else:
+            assert f"FASTFED_SIMD: this processor has no {level}" in done.stderr
+    assert "scalar" in digests
+    assert len(set(digests.values())) == 1, digests
+
+
+def test_an_unknown_level_is_an_error_that_lists_the_known_ones() -> None:
+    done = run("mmx")
+    assert done.returncode == 1
+    assert "FASTFED_SIMD: must be one of scalar" in done.stderr
