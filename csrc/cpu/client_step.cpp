@@ -128,16 +128,11 @@ template <class T> class Stepper {
     });
   }
 
-  DirectionNumbers<T> direction_numbers(const Coefficients& k) const {
-    const ClientNumbers& n = numbers();
-    return {T(n.beta1), T(n.gain1), T(n.beta2), T(n.gain2), T(n.eps), T(n.root_eps), T(k.root_scale), T(k.keep)};
-  }
-
   void apply_floor() {
     sum_spans(kChunk, [&](std::int64_t client, std::int64_t offset, std::int64_t n, const T* g) {
       const Coefficients& k = k_[std::size_t(client)];
       const auto squares = blocks<T>().direction_squares[step_.formula][k.refresh];
-      return squares(n, g, at(vec().m, offset), at(vec().v, offset), direction_numbers(k));
+      return squares(n, g, at(vec().m, offset), at(vec().v, offset), direction_numbers<T>(numbers(), k));
     });
     for_active([&](std::int64_t i, Coefficients& k) {
       k.keep = floor_keep(root(sums_[std::size_t(i)]) / k.bias1, numbers().floor);
@@ -151,7 +146,7 @@ template <class T> class Stepper {
       const Coefficients& k = k_[std::size_t(client)];
       if (!k.active) return;
       const auto rule = blocks<T>().client[step_.formula][k.refresh];
-      const DirectionNumbers<T> n = direction_numbers(k);
+      const DirectionNumbers<T> n = direction_numbers<T>(numbers(), k);
       const std::int64_t length = std::min(kChunk, vec().d - begin);
       gradient_.for_spans(client, k, begin, length, kChunk, [&](std::int64_t i, std::int64_t count, const T* g) {
         const std::int64_t offset = client * vec().d + i;

@@ -76,22 +76,17 @@ template <class T> class CoverStep {
     return step_.vectors.nu ? kKept : kFromCover;
   }
 
-  DirectionNumbers<T> numbers(const Coefficients& k) const {
-    const ClientNumbers& n = step_.numbers;
-    return {T(n.beta1), T(n.gain1), T(n.beta2), T(n.gain2), T(n.eps), T(n.root_eps), T(k.root_scale), T(k.keep)};
-  }
-
   void update(std::int64_t client, const Coefficients& k, int threads, Sides& sides) {
     const NuSource from = source(k);
     const auto work = blocks<T>().covered[step_.formula][from][step_.vectors.m != nullptr];
-    const DirectionNumbers<T> n = numbers(k);
+    const DirectionNumbers<T> n = direction_numbers<T>(step_.numbers, k);
     const T step = T(k.step);
     raise_maxima(client, k, threads, sides, [&](const Tile<T>& tile) { work(tile, step, n); });
   }
 
   double direction_squares(std::int64_t client, const Coefficients& k, int threads, const Sides& sides) {
     const auto work = blocks<T>().covered_squares[step_.formula][source(k)][step_.vectors.m != nullptr];
-    const DirectionNumbers<T> n = numbers(k);
+    const DirectionNumbers<T> n = direction_numbers<T>(step_.numbers, k);
     std::vector<double> partial(cuts_.size());
     for_tasks(std::int64_t(cuts_.size()), threads, [&](std::int64_t i, int) {
       for_pieces(client, k, cuts_[std::size_t(i)], sides.minima, nullptr,

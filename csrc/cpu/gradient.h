@@ -15,6 +15,10 @@ struct Coefficients {
   double scale = 1, keep = 1, step = 0, root_scale = 1, bias1 = 1;
 };
 
+template <class T> DirectionNumbers<T> direction_numbers(const ClientNumbers& n, const Coefficients& k) {
+  return {T(n.beta1), T(n.gain1), T(n.beta2), T(n.gain2), T(n.eps), T(n.root_eps), T(k.root_scale), T(k.keep)};
+}
+
 template <class T> class Gradient {
  public:
   explicit Gradient(const ClientStep<T>& step) : vec_(step.vectors), numbers_(step.numbers) {}
