@@ -266,6 +266,10 @@ template <class T> void typed_client_step(const ClientArguments& a, const at::Te
     layout = read_layout(data<std::int64_t>(a.layout, "cover", numbers.numel()), numbers.numel(), d);
     FF_REQUIRE(tensor(a.mu, "state['mu']").dim() == x.dim(), "state['mu']", "of as many axes as x");
   }
+  const bool loss_is_number = PyFloat_Check(a.loss.ptr());
+  FF_REQUIRE(!loss_is_number || clients == 1, "loss", "one per client");
+  const double one_loss = loss_is_number ? PyFloat_AS_DOUBLE(a.loss.ptr()) : 0.0;
+  const double* loss = loss_is_number ? &one_loss : data_or_null<double>(a.loss, "loss", clients);
   const Rows<T> anchor = rows_or_null<T>(a.anchor, "anchor", clients, d);
   const Rows<T> correction = rows_or_null<T>(a.correction, "correction", clients, d);
   const ClientVectors<T> vectors{clients,
@@ -289,7 +293,7 @@ template <class T> void typed_client_step(const ClientArguments& a, const at::Te
                               data_or_null<double>(a.theta, "state['theta']", clients),
                               data_or_null<double>(a.move, "state['move']", clients),
                               data_or_null<double>(a.given_lr, "lr", clients),
-                              data_or_null<double>(a.loss, "loss", clients),
+                              loss,
                               data_or_null<std::int64_t>(a.epoch, "epoch", clients),
                               data_or_null<bool>(a.finished, "finished", clients)};
   const ClientStep<T> step{DirectionFormula(a.formula),

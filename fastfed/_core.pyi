@@ -48,7 +48,7 @@ def client_step(
     theta: Tensor | None,
     move: Tensor | None,
     given_lr: Tensor | None,
-    loss: Tensor | None,
+    loss: Tensor | float | None,
     anchor: Tensor | None,
     correction: Tensor | None,
     previous_grad: Tensor | None,

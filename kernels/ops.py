@@ -437,7 +437,8 @@ def _enter_per_client(
     if (loss is not None) != (rule.step_size == "sps"):
         raise ValueError("loss: sps needs it" if loss is None else f"loss: client rule {rule.name!r} has no use for it")
     if loss is not None:
-        call.loss = check.per_client("loss", loss, x, check.FLOATS)
+        alone = type(loss) is float and x.dim() == 1  # no tensor for one number: it would cost as much as the step
+        call.loss = loss if alone else check.per_client("loss", loss, x, check.FLOATS)
     if epoch is not None:
         if not rule.has_second_moment:
             raise ValueError(f"epoch: client rule {rule.name!r} has no delay that could count it")

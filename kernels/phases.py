@@ -51,7 +51,8 @@ class ClientCall:
     """One checked client step, of one client (d,) or a batch (clients, d).
 
     `anchor` and `correction` have x's shape, or (d,) for all clients. `lr`, `loss`, `epoch` and `finished` (the clients
-    to leave alone) are (clients,) tensors or None. `state` holds the caller's tensors under the table's names.
+    to leave alone) are (clients,) tensors or None; the loss of one client (d,) may be a number. `state` holds the
+    caller's tensors under the table's names.
     """
 
     rule: ClientRule
@@ -60,7 +61,7 @@ class ClientCall:
     grad: Tensor
     state: dict[str, Tensor]
     lr: Tensor | None = None
-    loss: Tensor | None = None
+    loss: Tensor | float | None = None
     anchor: Tensor | None = None
     correction: Tensor | None = None
     previous_grad: Tensor | None = None
@@ -77,6 +78,8 @@ class ClientCall:
         vectors = ("x", "grad", "anchor", "correction", "previous_grad")
         rows = {n: t[None] for n in vectors if (t := getattr(self, n)) is not None}
         state = {n: t if n in ("cover", "sets") else t[None] for n, t in self.state.items()}
+        if isinstance(self.loss, float):
+            rows["loss"] = torch.tensor([self.loss], dtype=torch.float64, device=self.x.device)
         return replace(self, state=state, **rows)
 
     @property
