@@ -39,7 +39,9 @@ POSITIVE = Domain("a finite number > 0", lambda v: _is_number(v) and v > 0)
 NON_NEGATIVE = Domain("a finite number >= 0", lambda v: _is_number(v) and v >= 0)
 FINITE = Domain("a finite number", _is_number)
 DECAY = Domain("a number in [0, 1)", lambda v: _is_number(v) and 0 <= v < 1)
-COUNT = Domain("a whole number >= 1", lambda v: isinstance(v, numbers.Integral) and not isinstance(v, bool) and v >= 1)
+COUNT = Domain(
+    "a whole number >= 1", lambda v: isinstance(v, numbers.Integral) and not isinstance(v, bool) and int(v) >= 1
+)
 FLAG = Domain("True or False", lambda v: isinstance(v, bool))
 POSITIVE_OR_NONE = Domain("a finite number > 0, or None", lambda v: v is None or POSITIVE.admits(v))
 FOLLOWED = _choice("momentum", "delta")
