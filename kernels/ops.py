@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -343,7 +343,7 @@ def client_step(
     numbers = _numbers(client_numbers, options, rule, lr_per_client)
     entry = CLIENT_RULES[rule]
     check.is_state(state, "client_state")
-    plan = _state_plan(rule, tuple(state))
+    plan, glance = _state_plan(rule, tuple(state))
     call = ClientCall(entry, numbers, x, grad, state)
     extra: list[tuple[str, Tensor]] = []
     if anchor is not None or correction is not None or numbers.prox > 0:
@@ -354,10 +354,8 @@ def client_step(
         _enter_per_client(call, lr if lr_per_client else None, loss, epoch, finished)
     if previous_grad is not None or entry.step_size == "delta_sgd":
         extra += _enter_previous_gradient(call, previous_grad)
-    like = (grad, *[state[name] for name in plan.vectors])
-    counters = tuple([state[name] for name in plan.counters])
-    reals = tuple([state[name] for name in plan.reals])
-    if extra or not check.plainly_fine(x, like, counters, reals, tuple([state[name] for name in plan.sets])):
+    vectors, counters, reals, sets = glance(state)
+    if extra or not check.plainly_fine(x, (grad, *vectors), counters, reals, sets):
         _check_client_tensors(call, plan, extra)
     if entry.formula == "adagrad" and plan.sets and (numbers.beta1 > 0) != ("m" in state):
         _refuse_momentum(numbers.beta1, "m" in state)
@@ -375,20 +373,28 @@ class StatePlan(NamedTuple):
 
 
 @lru_cache(maxsize=256)
-def _state_plan(rule: str, names: tuple[str, ...]) -> StatePlan:
-    """Checks that a state with these names belongs to the rule; cached."""
+def _state_plan(rule: str, names: tuple[str, ...]) -> tuple[StatePlan, Callable[[State], Any]]:
+    """Checks that a state with these names belongs to the rule; its plan, and what fetches its tensors. Cached."""
     entry = CLIENT_RULES[rule]
     maker = f"client_state({rule!r}, x)"
     check.names(names, entry.kept, entry.optional, maker)
     if entry.cover is not None and ("mu" not in names or ("cover" in names) == ("sets" in names)):
         raise ValueError(f"state: lacks mu or its cover; make it with {maker}")
     others = (*entry.scalars, "mu", "cover", "sets")
-    return StatePlan(
+    plan = StatePlan(
         vectors=tuple(name for name in names if name not in others),
         counters=tuple(name for name in entry.scalars if name in COUNTERS),
         reals=tuple(name for name in entry.scalars if name not in COUNTERS),
         sets=("mu",) if entry.cover is not None else (),
     )
+    return plan, _glance(plan)
+
+
+def _glance(plan: StatePlan) -> Callable[[State], Any]:
+    """Fetches the plan's tensors from a state as four tuples: written out once per plan, because it runs every step."""
+    groups = ("(" + "".join(f"state[{name!r}], " for name in group) + ")" for group in plan)
+    fetch: Callable[[State], Any] = eval(f"lambda state: ({', '.join(groups)})")
+    return fetch
 
 
 def _who_knows_sets(backend: str | None) -> str:
