@@ -63,7 +63,7 @@ def extension() -> Extension:
     return Extension(
         "fastfed._core",
         sources,
-        depends=[str(p.relative_to(ROOT)) for p in (ROOT / "csrc").rglob("*.h")],
+        depends=[str(p.relative_to(ROOT)) for p in (ROOT / "csrc").rglob("*") if p.suffix in (".h", ".inl")],
         include_dirs=["csrc"],
         library_dirs=libraries,
         libraries=["c10", "torch", "torch_cpu", "torch_python"],

@@ -76,7 +76,7 @@ def _server_bytes(state: dict[str, Tensor]) -> int:
 
 def _server_call(rule: str, state: dict[str, Tensor], **options: Any) -> tuple[Any, ...]:
     chosen = options if rule in ("sgd", "momentum") else {"lr": 0.1, **options}
-    return (*map(state.get, ("m", "v", "vmax")), server_numbers(rule, tuple(chosen.items())))
+    return (*map(state.get, ("m", "v", "vmax")), server_numbers(rule, tuple(chosen), *chosen.values()))
 
 
 def server_variant(
@@ -134,7 +134,7 @@ class _ClientSetup:
         options = dict(self.options) | ({"prox": 0.1} if self.corrected else {})
         if "lr" in entry.options:
             options["lr"] = 0.1
-        numbers = client_numbers(self.rule, False, tuple(options.items()))
+        numbers = client_numbers(self.rule, False, tuple(options), *options.values())
         extra = {"anchor": torch.zeros(SIZE), "correction": torch.zeros_like(x)} if self.corrected else {}
         if entry.step_size == "sps":
             extra["loss"] = torch.ones(CLIENTS)

@@ -120,6 +120,21 @@ bool plainly_fine(py::handle x, const py::tuple& like, const py::tuple& counters
   return true;
 }
 
+// The d of deltas (clients, d) and weights (clients,) about which nothing is unusual: floats of the same dtype, CPU,
+// contiguous, outside autograd. Otherwise 0, and kernels/check.py has to look.
+std::int64_t plain_deltas(py::handle deltas, py::handle weights) {
+  if (!THPVariable_Check(deltas.ptr()) || !THPVariable_Check(weights.ptr())) return 0;
+  const at::Tensor& rows = THPVariable_Unpack(deltas.ptr());
+  const at::Tensor& scales = THPVariable_Unpack(weights.ptr());
+  const at::ScalarType dtype = rows.scalar_type();
+  const auto plain = [&](const at::Tensor& t) {
+    return t.scalar_type() == dtype && t.is_cpu() && t.is_contiguous() && !t.requires_grad();
+  };
+  const bool fits = (dtype == at::kFloat || dtype == at::kDouble) && rows.dim() == 2 && scales.dim() == 1 &&
+                    rows.size(0) == scales.size(0) && rows.numel() > 0 && plain(rows) && plain(scales);
+  return fits ? rows.size(1) : 0;
+}
+
 // ---- server --------------------------------------------------------------------------------------------------------
 
 // kernels/table.py: ServerNumbers
@@ -325,53 +340,80 @@ void bind_client_step(int formula, int cover, int step_size, py::handle x, py::h
 
 // ---- norms ---------------------------------------------------------------------------------------------------------
 
+// One vector (d,) is one row.
+struct RowCount {
+  std::int64_t clients, d;
+};
+RowCount rows_of(const at::Tensor& t, const char* name) {
+  FF_REQUIRE(t.dim() == 1 || t.dim() == 2, name, "(d,) or (clients, d)");
+  return {t.dim() == 2 ? t.size(0) : 1, t.size(-1)};
+}
+
 void bind_norms(py::handle x, py::handle out) {
   const at::Tensor& t = tensor(x, "x");
-  FF_REQUIRE(t.dim() == 2, "x", "(clients, d)");
-  double* sums = data<double>(out, "out", t.size(0));
+  const RowCount rows = rows_of(t, "x");
+  double* sums = data<double>(out, "out", rows.clients);
   if (t.scalar_type() == at::kDouble) {
     py::gil_scoped_release release;
-    return norms<double>(t.size(0), t.size(1), static_cast<const double*>(t.data_ptr()), sums, threads());
+    return norms<double>(rows.clients, rows.d, static_cast<const double*>(t.data_ptr()), sums, threads());
   }
   FF_REQUIRE(t.scalar_type() == at::kFloat, "x", "float32 or float64");
   py::gil_scoped_release release;
-  norms<float>(t.size(0), t.size(1), static_cast<const float*>(t.data_ptr()), sums, threads());
+  norms<float>(rows.clients, rows.d, static_cast<const float*>(t.data_ptr()), sums, threads());
 }
 
 void bind_clip(py::handle x, double limit, py::handle out) {
   const at::Tensor& t = tensor(x, "x");
-  FF_REQUIRE(t.dim() == 2, "x", "(clients, d)");
-  double* sums = data<double>(out, "out", t.size(0));
+  const RowCount rows = rows_of(t, "x");
+  double* sums = data<double>(out, "out", rows.clients);
   if (t.scalar_type() == at::kDouble) {
     py::gil_scoped_release release;
-    return clip<double>(t.size(0), t.size(1), static_cast<double*>(t.data_ptr()), limit, sums, threads());
+    return clip<double>(rows.clients, rows.d, static_cast<double*>(t.data_ptr()), limit, sums, threads());
   }
   FF_REQUIRE(t.scalar_type() == at::kFloat, "x", "float32 or float64");
   py::gil_scoped_release release;
-  clip<float>(t.size(0), t.size(1), static_cast<float*>(t.data_ptr()), limit, sums, threads());
+  clip<float>(rows.clients, rows.d, static_cast<float*>(t.data_ptr()), limit, sums, threads());
 }
 
 // ---- random numbers ------------------------------------------------------------------------------------------------
 
-template <class T, class Draw>
-void draw_rows(py::handle out, Word key0, Word key1, Word step, Word round, py::handle clients, Draw draw) {
-  const at::Tensor& t = tensor(out, "out");
-  FF_REQUIRE(t.dim() == 2 && t.scalar_type() == kDtype<T>, "out", "(clients, n) of the right dtype");
-  const std::int64_t* ids = data<std::int64_t>(clients, "clients", t.size(0));
-  T* numbers = static_cast<T*>(t.data_ptr());
-  const Stream stream{key0, key1, step, round};
-  py::gil_scoped_release release;
-  draw(t.size(0), t.size(1), stream, ids, numbers, threads());
+Word word(py::handle object, const char* name) {
+  const unsigned long long value = PyLong_AsUnsignedLongLong(object.ptr());
+  if (value == ~0ull && PyErr_Occurred()) throw py::error_already_set();
+  FF_REQUIRE(value <= 0xFFFFFFFFull, name, "a word of 32 bits");
+  return Word(value);
 }
 
-void bind_uniform(py::handle out, Word key0, Word key1, Word step, Word round, py::handle clients) {
-  draw_rows<float>(out, key0, key1, step, round, clients, uniform);
+// kernels/streams.py: StreamWords
+Stream stream_of(const py::tuple& words) {
+  FF_REQUIRE(words.size() == 4, "stream", "StreamWords");
+  const auto item = [&](py::ssize_t index) { return word(PyTuple_GET_ITEM(words.ptr(), index), "stream"); };
+  return {item(0), item(1), item(2), item(3)};
 }
-void bind_normal(py::handle out, Word key0, Word key1, Word step, Word round, py::handle clients) {
-  draw_rows<float>(out, key0, key1, step, round, clients, normal);
+
+// The numbers of one client into out (n,), or of a tensor of clients into (clients, n).
+template <class T, class Draw> void draw_rows(py::handle out, const py::tuple& words, py::handle clients, Draw draw) {
+  const at::Tensor& t = tensor(out, "out");
+  FF_REQUIRE(t.scalar_type() == kDtype<T>, "out", "of another dtype");
+  const RowCount rows = rows_of(t, "out");
+  const bool alone = PyLong_Check(clients.ptr());
+  FF_REQUIRE(alone == (t.dim() == 1), "clients", "one id for (n,), a tensor of ids for (clients, n)");
+  const std::int64_t id = alone ? word(clients, "clients") : 0;
+  const std::int64_t* ids = alone ? &id : data<std::int64_t>(clients, "clients", rows.clients);
+  T* numbers = static_cast<T*>(t.data_ptr());
+  const Stream stream = stream_of(words);
+  py::gil_scoped_release release;
+  draw(rows.clients, rows.d, stream, ids, numbers, threads());
 }
-void bind_permutation(py::handle out, Word key0, Word key1, Word step, Word round, py::handle clients) {
-  draw_rows<std::int64_t>(out, key0, key1, step, round, clients, permutation);
+
+void bind_uniform(py::handle out, const py::tuple& stream, py::handle clients) {
+  draw_rows<float>(out, stream, clients, uniform);
+}
+void bind_normal(py::handle out, const py::tuple& stream, py::handle clients) {
+  draw_rows<float>(out, stream, clients, normal);
+}
+void bind_permutation(py::handle out, const py::tuple& stream, py::handle clients) {
+  draw_rows<std::int64_t>(out, stream, clients, permutation);
 }
 
 // ---- the machine ---------------------------------------------------------------------------------------------------
@@ -411,6 +453,7 @@ py::dict build_info() {
 PYBIND11_MODULE(_core, module) {
   module.doc() = "FastFed's compiled kernels; private: use fastfed.kernels.";
   module.def("plainly_fine", plainly_fine);
+  module.def("plain_deltas", plain_deltas);
   module.def("server_step", bind_server_step);
   module.def("aggregate_step", bind_aggregate_step);
   module.def("weighted_sum", bind_weighted_sum);

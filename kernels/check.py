@@ -1,7 +1,8 @@
 """Argument checks at the front door: every error names the argument, what it was and what it should be.
 
 Checks run before anything is written, on every backend alike. Where the compiled extension is there, `plainly_fine`
-answers in half a microsecond for the usual call; everything it does not wave through is looked at here.
+and `plain_deltas` answer in half a microsecond for the usual call; everything they do not wave through is looked at
+here.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor
 
 try:
-    from fastfed._core import plainly_fine
+    from fastfed._core import plain_deltas, plainly_fine
 except ImportError:
 
     def plainly_fine(
@@ -23,6 +24,10 @@ except ImportError:
     ) -> bool:
         """Without the extension nothing is waved through."""
         return False
+
+    def plain_deltas(deltas: Tensor, weights: Tensor, /) -> int:
+        """Likewise."""
+        return 0
 
 
 FLOATS = (torch.float32, torch.float64)

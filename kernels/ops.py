@@ -44,11 +44,10 @@ State = dict[str, Tensor]
 
 def _numbers(resolve: Any, options: dict[str, Any], *arguments: Any) -> Any:
     """The numbers of a call from the cache, whose key tells 1 from True; an unhashable value is explained uncached."""
-    types = tuple(map(type, options.values()))
     try:
-        return resolve(*arguments, tuple(options.items()), types)
+        return resolve(*arguments, tuple(options), *options.values())
     except TypeError:
-        return resolve.__wrapped__(*arguments, tuple(options.items()), types)
+        return resolve.__wrapped__(*arguments, tuple(options), *options.values())
 
 
 # ---- server ---------------------------------------------------------------------------------------------------------
@@ -142,18 +141,18 @@ def aggregate_step(
     numbers = _numbers(server_numbers, options, rule)
     entry = SERVER_RULES[rule]
     moments = _moments(entry, state, numbers)
-    usual = check.plainly_fine(x, tuple(moments.values()), (), (), (deltas, weights))
-    if not usual or x.dim() != 1 or weights.dim() != 1 or deltas.shape != weights.shape + x.shape:
+    usual = check.plainly_fine(x, tuple(moments.values()), (), (), (deltas, weights)) and x.dim() == 1
+    if not usual or check.plain_deltas(deltas, weights) != x.numel():
         check.vector("x", x, dims=(1,))
         check.deltas("deltas", deltas)
         check.delta("deltas", deltas, x, (deltas.shape[0], *x.shape))
         check.weights("weights", weights, deltas)
         _check_moments(x, moments, [("deltas", deltas), ("weights", weights)])
+        weights = weights.to(x.dtype)
     if numbers.bias_correction:
         numbers = _corrected(entry, state, numbers)
     get = moments.get
-    module = registry.pick(backend, x)
-    module.aggregate_step(entry, x, deltas, weights.to(x.dtype), get("m"), get("v"), get("vmax"), numbers)
+    registry.pick(backend, x).aggregate_step(entry, x, deltas, weights, get("m"), get("v"), get("vmax"), numbers)
     if numbers.bias_correction:
         state["step"] += 1
 
@@ -492,16 +491,18 @@ def weighted_sum(deltas: Tensor, weights: Tensor, out: Tensor | None = None, *, 
 
     Float32 out of bfloat16, float16 and float32 deltas, float64 out of float64 ones; clients are added in their order.
     """
-    if not check.plainly_fine(deltas, (), (), (), (weights,)) or deltas.shape[:1] != weights.shape or deltas.dim() != 2:
+    d, dtype = check.plain_deltas(deltas, weights), None
+    if d == 0:
         check.deltas("deltas", deltas)
         check.weights("weights", weights, deltas)
-    dtype = torch.float64 if deltas.dtype is torch.float64 else torch.float32
+        d, dtype = deltas.shape[1], torch.float64 if deltas.dtype is torch.float64 else torch.float32
+        weights = weights.to(dtype)
     if out is None:
-        out = torch.empty(deltas.shape[1:], dtype=dtype, device=deltas.device)
+        out = deltas.new_empty(d, dtype=dtype)
     else:
         check.like("out", out, deltas.new_empty(0, dtype=dtype), deltas.shape[1:])
         check.disjoint([("out", out)], [("deltas", deltas), ("weights", weights)])
-    registry.pick(backend, out).weighted_sum(deltas, weights.to(dtype), out)
+    registry.pick(backend, out).weighted_sum(deltas, weights, out)
     return out
 
 
@@ -509,10 +510,9 @@ def norms(x: Tensor, *, backend: str | None = None) -> Tensor:
     """The Euclidean norm of ``x`` (d,) as (), or of every row of (clients, d) as (clients,); float64."""
     if not check.plainly_fine(x, (), (), (), ()):
         check.vector("x", x)
-    rows = x if x.dim() == 2 else x[None]
-    out = x.new_empty(rows.shape[:1], dtype=torch.float64)
-    registry.pick(backend, x).norms(rows, out)
-    return out if x.dim() == 2 else out[0]
+    out = _one_per_row(x)
+    registry.pick(backend, x).norms(x, out)
+    return out
 
 
 def clip(x: Tensor, limit: float, *, backend: str | None = None) -> Tensor:
@@ -521,10 +521,14 @@ def clip(x: Tensor, limit: float, *, backend: str | None = None) -> Tensor:
         check.vector("x", x)
     if not POSITIVE.admits(limit):
         raise ValueError(f"limit: must be {POSITIVE.words}, got {limit!r}")
-    rows = x if x.dim() == 2 else x[None]
-    out = x.new_empty(rows.shape[:1], dtype=torch.float64)
-    registry.pick(backend, x).clip(rows, float(limit), out)
-    return out if x.dim() == 2 else out[0]
+    out = _one_per_row(x)
+    registry.pick(backend, x).clip(x, float(limit), out)
+    return out
+
+
+def _one_per_row(x: Tensor) -> Tensor:
+    """Room for a float64 number per row: of x.shape[:-1], which would be slower to ask for."""
+    return x.new_empty(() if x.dim() == 1 else len(x), dtype=torch.float64)
 
 
 # ---- random numbers -------------------------------------------------------------------------------------------------
@@ -579,17 +583,28 @@ def _draw(
         raise ValueError(f"n: must be a whole number from 1 to 2**33, got {n!r}")
     if not isinstance(stream, Stream):
         raise TypeError(f"stream: must be a fastfed.kernels.Stream, got {type(stream).__name__}")
-    ids = torch.tensor([stream.client], dtype=torch.int64, device=device)
     if clients is not None:
-        check.is_tensor("clients", clients)
-        if clients.dim() != 1 or clients.dtype is not torch.int64 or clients.numel() == 0:
-            raise ValueError(f"clients: must be a (clients,) int64 tensor, got {clients.dtype} {tuple(clients.shape)}")
-        if stream.client != 0:
-            raise ValueError("clients: give either stream.client or clients, not both")
-        if bool(((clients < 0) | (clients >= 1 << 32)).any()):
-            raise ValueError("clients: ids must lie in [0, 2**32)")
-        ids = clients.to(device).contiguous()
-    out = torch.empty((ids.numel(), n), dtype=dtype, device=device)
-    like = out if dtype is torch.float32 else torch.empty(0, dtype=torch.float32, device=device)
-    getattr(registry.pick(backend, like), op)(out, stream.words(), ids)
-    return out[0] if clients is None else out
+        _check_clients(clients, stream)
+    like = _FLOATS if device == "cpu" else torch.empty(0, dtype=torch.float32, device=device)
+    draw = getattr(registry.pick(backend, like), op)
+    if clients is None:
+        out = like.new_empty(n, dtype=dtype)
+        draw(out, stream.words(), stream.client)
+    else:
+        out = like.new_empty((clients.numel(), n), dtype=dtype)
+        draw(out, stream.words(), clients.to(device).contiguous())
+    return out
+
+
+# Where the usual draw happens. A tensor made from another costs half of one made on a device by name.
+_FLOATS = torch.empty(0, dtype=torch.float32, device="cpu")
+
+
+def _check_clients(clients: Tensor, stream: Stream) -> None:
+    check.is_tensor("clients", clients)
+    if clients.dim() != 1 or clients.dtype is not torch.int64 or clients.numel() == 0:
+        raise ValueError(f"clients: must be a (clients,) int64 tensor, got {clients.dtype} {tuple(clients.shape)}")
+    if stream.client != 0:
+        raise ValueError("clients: give either stream.client or clients, not both")
+    if bool(((clients < 0) | (clients >= 1 << 32)).any()):
+        raise ValueError("clients: ids must lie in [0, 2**32)")

@@ -251,14 +251,11 @@ def resolve_options(what: str, known: Mapping[str, Option], given: Mapping[str, 
     return resolved
 
 
-@lru_cache(maxsize=512)
-def server_numbers(rule_name: str, given: tuple[tuple[str, Any], ...], types: tuple[type, ...] = ()) -> ServerNumbers:
-    """The numbers of a server step from its options; cached, so that a training loop pays for checks once.
-
-    `types` of the values is only there for the cache, to which 1, 1.0 and True are the same.
-    """
+@lru_cache(maxsize=512, typed=True)  # typed: 1, 1.0 and True are told apart
+def server_numbers(rule_name: str, names: tuple[str, ...] = (), *values: Any) -> ServerNumbers:
+    """The numbers of a server step from its options; cached, so that a training loop pays for checks once."""
     rule = find_rule(SERVER_RULES, rule_name)
-    o = resolve_options(f"server rule {rule_name!r}", rule.options, dict(given))
+    o = resolve_options(f"server rule {rule_name!r}", rule.options, dict(zip(names, values, strict=True)))
     is_sum = rule.second_moment_sums
     beta1 = o["momentum"] if "momentum" in o else o.get("beta1", 0.0)
     beta2 = 1.0 if is_sum else o.get("beta2", 0.0)
@@ -276,16 +273,14 @@ def server_numbers(rule_name: str, given: tuple[tuple[str, Any], ...], types: tu
     )
 
 
-@lru_cache(maxsize=512)
-def client_numbers(
-    rule_name: str, lr_per_client: bool, given: tuple[tuple[str, Any], ...], types: tuple[type, ...] = ()
-) -> ClientNumbers:
-    """The numbers of a client step from its options (`lr` left out of `given` when it comes per client); cached."""
+@lru_cache(maxsize=512, typed=True)
+def client_numbers(rule_name: str, lr_per_client: bool, names: tuple[str, ...] = (), *values: Any) -> ClientNumbers:
+    """The numbers of a client step from its options (without `lr` when it comes per client); cached as above."""
     rule = find_rule(CLIENT_RULES, rule_name)
     known = rule.options
     if lr_per_client and "lr" in known:
         known = {name: option for name, option in known.items() if name != "lr"}
-    o = resolve_options(f"client rule {rule_name!r}", known, dict(given))
+    o = resolve_options(f"client rule {rule_name!r}", known, dict(zip(names, values, strict=True)))
     if o.get("eps", 1.0) == 0 and o.get("root_eps", 1.0) == 0:
         raise ValueError("eps: must be > 0 unless root_eps is, got 0")
     is_sum = rule.formula == "adagrad"

@@ -14,6 +14,7 @@ inline std::int64_t whole_lines(std::int64_t n) { return (n + kLineElements - 1)
 
 template <class T> class AlignedArray {
  public:
+  AlignedArray() = default;
   explicit AlignedArray(std::int64_t size)
       : data_(static_cast<T*>(::operator new(std::size_t(size) * sizeof(T), std::align_val_t{64}))) {
     std::fill(data_, data_ + size, T(0));
@@ -31,7 +32,7 @@ template <class T> class AlignedArray {
   const T* data() const { return data_; }
 
  private:
-  T* data_;
+  T* data_ = nullptr;
 };
 
 }  // namespace fastfed

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 
+#include "philox.h"
 #include "rules.h"
 
 namespace fastfed {
@@ -68,6 +69,13 @@ template <class T> struct Blocks {
   void (*weigh[3])(std::int64_t n, T* out, const void* deltas, std::int64_t stride, const T* weights,
                    std::int64_t clients);
   void (*raise)(std::int64_t n, T* maxima, const T* others);
+
+  // The first n numbers, or sort keys, of a client's stream from Philox block `block` on: four numbers, or two keys, to
+  // a block. The same in every table, whatever T is.
+  void (*uniform)(const Stream& stream, Word client, Word block, std::int64_t n, float* out);
+  void (*normal)(const Stream& stream, Word client, Word block, std::int64_t n, float* out);
+  void (*sort_keys)(const Stream& stream, Word client, Word block, std::int64_t n, std::int64_t* out);
+
   // Reads k arrays, updates j arrays in place: the streaming bound of an op with the same k and j.
   void (*probe)(std::int64_t begin, std::int64_t end, const T* const* reads, int k, T* const* updates, int j);
 };

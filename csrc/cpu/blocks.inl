@@ -3,7 +3,7 @@
 
 #include <cstring>
 
-#if defined(__F16C__)
+#if defined(__SSE2__)
 #include <immintrin.h>
 #endif
 
@@ -13,6 +13,11 @@ namespace fastfed {
 namespace {
 
 constexpr int kLanes = 16;
+#if defined(__AVX2__)
+constexpr bool kHasMasks = true;  // vectors can be loaded and stored in part
+#else
+constexpr bool kHasMasks = false;
+#endif
 
 // ---- sums in fixed lanes -------------------------------------------------------------------------------------------
 
@@ -95,39 +100,54 @@ double direction_squares_block(std::int64_t n, const T* __restrict g, const T* _
 template <class T> FF_FN T upper(T a, T b) { return a > b ? a : b; }
 template <class T> FF_FN T lower(T a, T b) { return a < b ? a : b; }
 
+constexpr bool raises(int source) { return source == kFresh || source == kFreshKept; }
+
 template <int Source, class T> FF_FN T nu_at(T row_min, T col_min, T kept, T g, const DirectionNumbers<T>& k) {
   if (Source == kKept) return kept;
   const T smallest = lower(row_min, col_min);
   return Source == kFromCover ? smallest : second_moment(smallest, g * g, k.beta2, k.gain2);
 }
 
+// The columns [begin, end) of one row, of which only those below `cols` exist; the pointers are at the row's start.
+// Returns the largest second moment, `top` included.
+template <class T, class Direction, int Source, bool HasM>
+FF_FN T covered_run(std::int64_t begin, std::int64_t end, std::int64_t cols, T* __restrict x, const T* __restrict g,
+                    T* __restrict m, T* __restrict nu, const T* __restrict col_min, T* __restrict col_max, T row_min,
+                    T top, T step, const DirectionNumbers<T>& k) {
+#pragma omp simd reduction(max : top)
+  for (std::int64_t c = begin; c < end; ++c) {
+    if (c >= cols) continue;
+    const T v = nu_at<Source>(row_min, col_min[c], Source == kKept ? nu[c] : T(0), g[c], k);
+    T mc = HasM ? m[c] : T(0);
+    const T direction = Direction::of(g[c], mc, v, k);
+    x[c] = moved(x[c], direction, step);
+    if (HasM) m[c] = mc;
+    if (Source == kFreshKept) nu[c] = v;
+    if (raises(Source)) {
+      col_max[c] = upper(col_max[c], v);
+      top = upper(top, v);
+    }
+  }
+  return top;
+}
+
 template <class T, class Direction, int Source, bool HasM>
 void covered_tile(const Tile<T>& tile, T step, const DirectionNumbers<T>& numbers) {
-  constexpr bool fresh = Source == kFresh || Source == kFreshKept;
   const DirectionNumbers<T> k = numbers;
-  const T* __restrict col_min = tile.col_min;
-  T* __restrict col_max = tile.col_max;
+  const std::int64_t cols = tile.cols, whole = kHasMasks ? cols - cols % kLanes : cols;
   for (std::int64_t r = 0; r < tile.rows; ++r) {
-    T* __restrict x = tile.x + r * tile.stride;
-    T* __restrict m = HasM ? tile.m + r * tile.stride : nullptr;
-    T* __restrict nu = Source == kFreshKept || Source == kKept ? tile.nu + r * tile.stride : nullptr;
-    const T* __restrict g = tile.grad + r * tile.grad_stride;
-    const T row_min = tile.row_min[r];
-    T top = fresh ? tile.row_max[r] : T(0);
-#pragma omp simd reduction(max : top)
-    for (std::int64_t c = 0; c < tile.cols; ++c) {
-      const T v = nu_at<Source>(row_min, col_min[c], Source == kKept ? nu[c] : T(0), g[c], k);
-      T mc = HasM ? m[c] : T(0);
-      const T direction = Direction::of(g[c], mc, v, k);
-      x[c] = moved(x[c], direction, step);
-      if (HasM) m[c] = mc;
-      if (Source == kFreshKept) nu[c] = v;
-      if (fresh) {
-        col_max[c] = upper(col_max[c], v);
-        top = upper(top, v);
-      }
-    }
-    if (fresh) tile.row_max[r] = top;
+    T* x = tile.x + r * tile.stride;
+    T* m = HasM ? tile.m + r * tile.stride : nullptr;
+    T* nu = Source == kFreshKept || Source == kKept ? tile.nu + r * tile.stride : nullptr;
+    const T* g = tile.grad + r * tile.grad_stride;
+    T top = raises(Source) ? tile.row_max[r] : T(0);
+    top = covered_run<T, Direction, Source, HasM>(0, whole, whole, x, g, m, nu, tile.col_min, tile.col_max,
+                                                  tile.row_min[r], top, step, k);
+    // A ragged end as one masked vector: one by one, its roots and quotients cost as much as a long row.
+    if (whole < cols)
+      top = covered_run<T, Direction, Source, HasM>(whole, whole + kLanes, cols, x, g, m, nu, tile.col_min,
+                                                    tile.col_max, tile.row_min[r], top, step, k);
+    if (raises(Source)) tile.row_max[r] = top;
   }
 }
 
@@ -204,18 +224,12 @@ template <class T> void raise_block(std::int64_t n, T* __restrict maxima, const 
 
 // ---- half-width deltas ---------------------------------------------------------------------------------------------
 
-FF_FN float from_bits(std::uint32_t bits) {
-  float value;
-  std::memcpy(&value, &bits, sizeof value);
-  return value;
-}
-
-FF_FN float from_bfloat16(Half half) { return from_bits(std::uint32_t(half) << 16); }
+FF_FN float from_bfloat16(Half half) { return float_of(std::uint32_t(half) << 16); }
 
 FF_FN float from_float16(Half half) {
   const std::uint32_t sign = std::uint32_t(half & 0x8000) << 16, exponent = (half >> 10) & 31, fraction = half & 1023;
-  if (exponent == 31) return from_bits(sign | 0x7F800000u | (fraction << 13));  // infinity, NaN
-  if (exponent != 0) return from_bits(sign | ((exponent + 112) << 23) | (fraction << 13));
+  if (exponent == 31) return float_of(sign | 0x7F800000u | (fraction << 13));  // infinity, NaN
+  if (exponent != 0) return float_of(sign | ((exponent + 112) << 23) | (fraction << 13));
   const float subnormal = float(fraction) * 0x1p-24f;
   return sign ? -subnormal : subnormal;
 }
@@ -301,6 +315,111 @@ void weigh_half(std::int64_t n, T* __restrict out, const void* deltas, std::int6
       for (std::int64_t i = 0; i < span; ++i) out[begin + i] = out[begin + i] + weights[c] * wide[i];
     }
   }
+}
+
+// ---- random numbers ------------------------------------------------------------------------------------------------
+
+#if defined(__AVX512F__)
+#define FF_VECTOR 64  // bytes of a register
+#elif defined(__AVX2__)
+#define FF_VECTOR 32
+#else
+#define FF_VECTOR 16
+#endif
+typedef Wide WideVector __attribute__((vector_size(FF_VECTOR)));
+typedef Word WordVector __attribute__((vector_size(FF_VECTOR / 2)));
+constexpr int kVectorWords = FF_VECTOR / 8;
+
+FF_FN WideVector multiplied(WideVector a, Word b) {  // the lower halves of a by b
+#if defined(__AVX512F__)
+  return (WideVector)_mm512_maskz_mul_epu32(0xFF, (__m512i)a, _mm512_set1_epi64(b));
+#elif defined(__AVX2__)
+  return (WideVector)_mm256_mul_epu32((__m256i)a, _mm256_set1_epi64x(b));
+#elif defined(__SSE2__)
+  return (WideVector)_mm_mul_epu32((__m128i)a, _mm_set1_epi64x(b));
+#else
+  return (a & 0xFFFFFFFFull) * Wide(b);
+#endif
+}
+
+// Two registers of words, because one would have to wait for its own products. Each word stands in the lower half of a
+// 64-bit lane, where the multiplier reads it; what the upper halves hold never matters. So a round needs no shuffle:
+// half a product is a shift, or nothing.
+struct WordLanes {
+  WideVector a, b;
+};
+constexpr int kWordLanes = 2 * kVectorWords;
+
+FF_FN WordLanes product(WordLanes v, Word w) { return {multiplied(v.a, w), multiplied(v.b, w)}; }
+FF_FN WordLanes upper_half(WordLanes v) { return {v.a >> 32, v.b >> 32}; }
+FF_FN WordLanes lower_half(WordLanes v) { return v; }
+FF_FN WordLanes operator^(WordLanes v, WordLanes w) { return {v.a ^ w.a, v.b ^ w.b}; }
+FF_FN WordLanes operator^(WordLanes v, Word w) { return {v.a ^ Wide(w), v.b ^ Wide(w)}; }
+FF_FN WordLanes same_word(Word w) { return {WideVector{} + Wide(w), WideVector{} + Wide(w)}; }
+FF_FN WordLanes words_from(Word first) {
+  WideVector count{};
+  for (int l = 0; l < kVectorWords; ++l) count[l] = Wide(l);
+  return {count + Wide(first), count + Wide(first) + Wide(kVectorWords)};
+}
+FF_FN void store_words(WordLanes v, Word* to) {
+  const WordVector a = __builtin_convertvector(v.a, WordVector), b = __builtin_convertvector(v.b, WordVector);
+  std::memcpy(to, &a, sizeof a);
+  std::memcpy(to + kVectorWords, &b, sizeof b);
+}
+
+// The words of kLanes Philox blocks: word k of block l stands at w[k][l].
+struct LaneWords {
+  alignas(64) Word w[4][kLanes];
+};
+
+FF_FN void fill_words(const Stream& stream, Word client, Word block, LaneWords& to) {
+  for (int at = 0; at < kLanes; at += kWordLanes) {
+    const WordsOf<WordLanes> counter{
+        {words_from(block + Word(at)), same_word(stream.step), same_word(client), same_word(stream.round)}};
+    const WordsOf<WordLanes> words = philox(counter, stream.key0, stream.key1);
+    for (int k = 0; k < 4; ++k) store_words(words.w[k], &to.w[k][at]);
+  }
+}
+
+// make(words, out) turns the words of kLanes blocks into their kLanes * PerBlock numbers.
+template <int PerBlock, class T, class Make>
+FF_FN void draw_blocks(const Stream& stream, Word client, Word block, std::int64_t n, T* out, Make make) {
+  constexpr std::int64_t kNumbers = kLanes * PerBlock;
+  LaneWords words;
+  std::int64_t i = 0;
+  for (; i + kNumbers <= n; i += kNumbers, block += kLanes) {
+    fill_words(stream, client, block, words);
+    make(words, out + i);
+  }
+  if (i == n) return;
+  T last[kNumbers];
+  fill_words(stream, client, block, words);
+  make(words, last);
+  std::memcpy(out + i, last, std::size_t(n - i) * sizeof(T));
+}
+
+void uniform_blocks(const Stream& stream, Word client, Word block, std::int64_t n, float* out) {
+  draw_blocks<4>(stream, client, block, n, out, [](const LaneWords& words, float* __restrict numbers) {
+    for (int l = 0; l < kLanes; ++l)
+      for (int k = 0; k < 4; ++k) numbers[4 * l + k] = uniform_of(words.w[k][l]);
+  });
+}
+
+void normal_blocks(const Stream& stream, Word client, Word block, std::int64_t n, float* out) {
+  draw_blocks<4>(stream, client, block, n, out, [](const LaneWords& words, float* __restrict numbers) {
+    for (int l = 0; l < kLanes; ++l) {
+      float* four = numbers + 4 * l;
+      normal_pair(words.w[0][l], words.w[1][l], four[0], four[1]);
+      normal_pair(words.w[2][l], words.w[3][l], four[2], four[3]);
+    }
+  });
+}
+
+void sort_key_blocks(const Stream& stream, Word client, Word block, std::int64_t n, std::int64_t* out) {
+  draw_blocks<2>(stream, client, block, n, out, [](const LaneWords& words, std::int64_t* __restrict keys) {
+    for (int l = 0; l < kLanes; ++l)
+      for (int k = 0; k < 2; ++k) keys[2 * l + k] = sort_key(words.w[2 * k][l], words.w[2 * k + 1][l]);
+  });
 }
 
 // ---- the streaming probe -------------------------------------------------------------------------------------------
@@ -401,6 +520,9 @@ template <class T> Blocks<T> make_blocks(const char* name) {
   b.weigh[kBfloat16] = weigh_half<T, widen_bfloat16<T>>;
   b.weigh[kFloat16] = weigh_half<T, widen_float16<T>>;
   b.raise = raise_block<T>;
+  b.uniform = uniform_blocks;
+  b.normal = normal_blocks;
+  b.sort_keys = sort_key_blocks;
   b.probe = probe_block<T>;
   return b;
 }

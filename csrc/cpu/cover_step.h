@@ -52,7 +52,7 @@ template <class T> class CoverStep {
   void one(std::int64_t client, Coefficients& k, int threads) {
     if (!k.active) return;
     T* mu = step_.vectors.mu + client * step_.vectors.mu_size;
-    Sides sides{AlignedArray<T>(sides_), AlignedArray<T>(0)};
+    Sides sides{AlignedArray<T>(sides_), {}};
     if (step_.cover == kCoverI && k.refresh) {
       raise_maxima(client, k, threads, sides, [&](const Tile<T>& tile) { blocks<T>().cover_maxima(tile); });
       const std::vector<T> top = folded(sides.maxima);

@@ -7,11 +7,6 @@
 
 namespace fastfed {
 
-// A stream without its client: the key of seed and purpose, and two words of the counter.
-struct Stream {
-  Word key0, key1, step, round;
-};
-
 // Row r of out (rows, n) holds the numbers of client clients[r].
 void uniform(std::int64_t rows, std::int64_t n, const Stream& stream, const std::int64_t* clients, float* out,
              int threads);

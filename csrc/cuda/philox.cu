@@ -5,10 +5,6 @@
 
 namespace fastfed {
 
-struct StreamWords {
-  Word key0, key1, step, round;
-};
-
 // Rows (clients, n) of the streams of `ids`.
 template <class T> struct Draws {
   T* out;
@@ -16,8 +12,8 @@ template <class T> struct Draws {
   long long clients, n;
 };
 
-FF_DEVICE Words words_of(const StreamWords& stream, Word client, Word block) {
-  return philox({{block, stream.step, client, stream.round}}, stream.key0, stream.key1);
+FF_DEVICE Words words_of(const Stream& stream, Word client, Word block) {
+  return philox(Words{{block, stream.step, client, stream.round}}, stream.key0, stream.key1);
 }
 
 struct Uniform {
@@ -37,7 +33,7 @@ struct Normal {
   }
 };
 
-template <class Distribution, bool Wide> FF_DEVICE void draw(const Draws<float>& to, const StreamWords& stream) {
+template <class Distribution, bool Wide> FF_DEVICE void draw(const Draws<float>& to, const Stream& stream) {
   const long long client = client_of_block();
   const Span span = quad_of_thread(to.n);
   if (client >= to.clients || span.count <= 0) return;
@@ -45,7 +41,7 @@ template <class Distribution, bool Wide> FF_DEVICE void draw(const Draws<float>&
   store<Wide>(to.out, client * to.n + span.at, span.count, Distribution::of(words));
 }
 
-FF_DEVICE void draw_keys(const Draws<long long>& to, const StreamWords& stream) {
+FF_DEVICE void draw_keys(const Draws<long long>& to, const Stream& stream) {
   const long long client = client_of_block(), block = (long long)blockIdx.x * THREADS + threadIdx.x, first = 2 * block;
   if (client >= to.clients || first >= to.n) return;
   const Words words = words_of(stream, Word(to.ids[client]), Word(block));
@@ -56,9 +52,9 @@ FF_DEVICE void draw_keys(const Draws<long long>& to, const StreamWords& stream) 
 
 }  // namespace fastfed
 
-#define MAKE(name, Distribution, wide)                                       \
-  FF_KERNEL(name, (fastfed::Draws<float> to, fastfed::StreamWords stream)) { \
-    fastfed::draw<fastfed::Distribution, wide>(to, stream);                  \
+#define MAKE(name, Distribution, wide)                                  \
+  FF_KERNEL(name, (fastfed::Draws<float> to, fastfed::Stream stream)) { \
+    fastfed::draw<fastfed::Distribution, wide>(to, stream);             \
   }
 MAKE(philox_uniform, Uniform, false)
 MAKE(philox_uniform_wide, Uniform, true)
@@ -66,4 +62,4 @@ MAKE(philox_normal, Normal, false)
 MAKE(philox_normal_wide, Normal, true)
 #undef MAKE
 
-FF_KERNEL(philox_keys, (fastfed::Draws<long long> to, fastfed::StreamWords stream)) { fastfed::draw_keys(to, stream); }
+FF_KERNEL(philox_keys, (fastfed::Draws<long long> to, fastfed::Stream stream)) { fastfed::draw_keys(to, stream); }

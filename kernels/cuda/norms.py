@@ -7,6 +7,7 @@ import ctypes
 import torch
 from torch import Tensor
 
+from ..rows import measures_rows
 from .launch import is_wide, quad_blocks, run, suffix, sum_blocks
 
 
@@ -27,6 +28,7 @@ def fold(partials: Tensor, out: Tensor, kernel: str = "fold_squares") -> None:
     run("norms", kernel, out.device, 1, clients, partials, out, clients, blocks)
 
 
+@measures_rows
 def norms(x: Tensor, out: Tensor) -> None:
     """x: (clients, d); out: (clients,) float64."""
     clients, d = x.shape
@@ -36,6 +38,7 @@ def norms(x: Tensor, out: Tensor) -> None:
     fold(partials, out, "fold_norms")
 
 
+@measures_rows
 def clip(x: Tensor, limit: float, out: Tensor) -> None:
     """Scales the rows of x (clients, d) whose norm exceeds `limit` down to it; `out` receives the norms before."""
     norms(x, out)

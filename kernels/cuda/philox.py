@@ -7,12 +7,13 @@ import ctypes
 import torch
 from torch import Tensor
 
+from ..rows import draws_rows
 from ..streams import StreamWords
 from .launch import THREADS, is_wide, quad_blocks, run, suffix
 
 
 class Words(ctypes.Structure):
-    """``StreamWords`` of csrc/cuda/philox.cu."""
+    """``Stream`` of csrc/philox.h."""
 
     _fields_ = [(name, ctypes.c_uint32) for name in StreamWords._fields]
 
@@ -33,18 +34,21 @@ def _draw(kernel: str, blocks: int, out: Tensor, stream: StreamWords, clients: T
     run("philox", kernel, out.device, blocks, out.shape[0], draws, Words(*stream))
 
 
+@draws_rows
 def uniform(out: Tensor, stream: StreamWords, clients: Tensor) -> None:
     """out: (clients, n) float32."""
     n = out.shape[1]
     _draw(f"philox_uniform{suffix(is_wide(n, out))}", quad_blocks(n), out, stream, clients)
 
 
+@draws_rows
 def normal(out: Tensor, stream: StreamWords, clients: Tensor) -> None:
     """out: (clients, n) float32."""
     n = out.shape[1]
     _draw(f"philox_normal{suffix(is_wide(n, out))}", quad_blocks(n), out, stream, clients)
 
 
+@draws_rows
 def permutation(out: Tensor, stream: StreamWords, clients: Tensor) -> None:
     """out: (clients, n) int64, every row a permutation of 0 .. n-1."""
     keys = torch.empty_like(out)

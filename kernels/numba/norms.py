@@ -7,6 +7,7 @@ from numba import prange
 from torch import Tensor
 
 from .. import phases
+from ..rows import measures_rows
 from .bound import Array, add_in_order, chunks_of, jit, launch, parallel, partials_of, span_of, square_sum
 
 
@@ -35,6 +36,7 @@ def _scale_rows(x: Array, scales: Array) -> None:
             _scale(x[client, begin:end], scales[client])
 
 
+@measures_rows
 def norms(x: Tensor, out: Tensor) -> None:
     """x: (clients, d); out: (clients,) float64."""
     partials = partials_of(*x.shape)
@@ -42,6 +44,7 @@ def norms(x: Tensor, out: Tensor) -> None:
     torch.sqrt(add_in_order(partials), out=out)
 
 
+@measures_rows
 def clip(x: Tensor, limit: float, out: Tensor) -> None:
     """Scales the rows of x (clients, d) whose norm exceeds `limit` down to it; `out` receives the norms before."""
     norms(x, out)

@@ -12,6 +12,7 @@ from numba import prange
 from torch import Tensor
 
 from .. import bind
+from ..rows import draws_rows
 from ..streams import StreamWords
 from .bound import CHUNK, Array, chunks_of, jit, launch, parallel, span_of
 
@@ -96,16 +97,19 @@ def _draw(kernel: Callable[..., None], out: Tensor, stream: StreamWords, clients
     launch(kernel, out.numpy(), clients.numpy(), stream.step, stream.round, stream.key0, stream.key1)
 
 
+@draws_rows
 def uniform(out: Tensor, stream: StreamWords, clients: Tensor) -> None:
     """out: (clients, n) float32."""
     _draw(_draw_uniforms, out, stream, clients)
 
 
+@draws_rows
 def normal(out: Tensor, stream: StreamWords, clients: Tensor) -> None:
     """out: (clients, n) float32."""
     _draw(_draw_normals, out, stream, clients)
 
 
+@draws_rows
 def permutation(out: Tensor, stream: StreamWords, clients: Tensor) -> None:
     """out: (clients, n) int64, every row a permutation of 0 .. n-1."""
     keys = torch.empty_like(out)

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from ..phases import rules
+from ..rows import measures_rows
 
 _CHUNK = 4096
 
@@ -23,11 +24,13 @@ def squares(x: Tensor) -> Tensor:
     return sums[:, 0]
 
 
+@measures_rows
 def norms(x: Tensor, out: Tensor) -> None:
     """x: (clients, d); out: (clients,) float64."""
     out.copy_(squares(x).sqrt())
 
 
+@measures_rows
 def clip(x: Tensor, limit: float, out: Tensor) -> None:
     """Scales the rows of x (clients, d) whose norm exceeds `limit` down to it; `out` receives the norms before."""
     norms(x, out)

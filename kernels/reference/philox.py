@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from .. import bind
+from ..rows import draws_rows
 from ..streams import StreamWords
 
 _MASK = 0xFFFFFFFF
@@ -46,6 +47,7 @@ def _words(stream: StreamWords, clients: Tensor, blocks: int) -> list[Tensor]:
     return list(_philox.philox(*counter, stream.key0, stream.key1))
 
 
+@draws_rows
 def uniform(out: Tensor, stream: StreamWords, clients: Tensor) -> None:
     """out: (clients, n) float32."""
     words = _words(stream, clients, -(-out.shape[1] // 4))
@@ -53,6 +55,7 @@ def uniform(out: Tensor, stream: StreamWords, clients: Tensor) -> None:
     out.copy_(numbers.flatten(1)[:, : out.shape[1]])
 
 
+@draws_rows
 def normal(out: Tensor, stream: StreamWords, clients: Tensor) -> None:
     """out: (clients, n) float32."""
     words = _words(stream, clients, -(-out.shape[1] // 4))
@@ -60,6 +63,7 @@ def normal(out: Tensor, stream: StreamWords, clients: Tensor) -> None:
     out.copy_(numbers.flatten(1)[:, : out.shape[1]])
 
 
+@draws_rows
 def permutation(out: Tensor, stream: StreamWords, clients: Tensor) -> None:
     """out: (clients, n) int64, every row a permutation of 0 .. n-1."""
     words = _words(stream, clients, -(-out.shape[1] // 2))

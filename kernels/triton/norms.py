@@ -8,6 +8,7 @@ import triton.language as tl
 from torch import Tensor
 
 from ..phases import rules as torch_rules
+from ..rows import measures_rows
 from .launch import block_for, blocks_of, launch
 from .vectors import fold, new_partials, place, store, sum_of_squares
 
@@ -26,6 +27,7 @@ def _scale_rows(x, scales, size, BLOCK: tl.constexpr):
     store(x, client * size + at, value * tl.load(scales + client), mask)
 
 
+@measures_rows
 def norms(x: Tensor, out: Tensor) -> None:
     """x: (clients, d); out: (clients,) float64."""
     clients, d = x.shape
@@ -34,6 +36,7 @@ def norms(x: Tensor, out: Tensor) -> None:
     fold(partials, out).sqrt_()
 
 
+@measures_rows
 def clip(x: Tensor, limit: float, out: Tensor) -> None:
     """Scales the rows of x (clients, d) whose norm exceeds `limit` down to it; `out` receives the norms before."""
     norms(x, out)

@@ -10,6 +10,7 @@ import triton.language as tl
 from torch import Tensor
 
 from ..registry import interpreting
+from ..rows import draws_rows
 from ..streams import StreamWords
 from .bound import device, philox
 from .launch import launch
@@ -131,16 +132,19 @@ def _fill(kernel: Any, per_block: int, out: Tensor, stream: StreamWords, clients
     launch(kernel, programs, out, out, clients, rows, n, blocks, *stream, ROWS=tall, BLOCKS=wide)
 
 
+@draws_rows
 def uniform(out: Tensor, stream: StreamWords, clients: Tensor) -> None:
     """out: (clients, n) float32."""
     _fill(_uniform, 4, out, stream, clients)
 
 
+@draws_rows
 def normal(out: Tensor, stream: StreamWords, clients: Tensor) -> None:
     """out: (clients, n) float32."""
     _fill(_normal, 4, out, stream, clients)
 
 
+@draws_rows
 def permutation(out: Tensor, stream: StreamWords, clients: Tensor) -> None:
     """out: (clients, n) int64, every row a permutation of 0 .. n-1."""
     keys = torch.empty_like(out)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import importlib
+import shutil
+import subprocess
 from collections.abc import Callable
 from itertools import permutations
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,6 +16,7 @@ import torch
 from scipy import stats
 
 from fastfed import kernels
+from fastfed.kernels.cuda import host, sources
 
 from .support import SLOW, same_bits
 
@@ -127,6 +132,92 @@ def test_a_batch_is_its_clients_streams(backend: str, op: str) -> None:
     for row, client in zip(together, ids.tolist(), strict=True):
         alone = draw(203, Stream(11, purpose=2, round=5, client=client, step=1), backend=backend)
         assert same_bits(row.clone(), alone), client
+
+
+def test_a_long_permutation(backend: str) -> None:
+    """More things than a sort has buckets."""
+    n = 2_003 if SLOW else (1 << 20) + 7
+    drawn = kernels.permutation(n, STREAMS[2], backend=backend)
+    assert torch.equal(drawn, kernels.permutation(n, STREAMS[2], backend="reference"))
+
+
+# ---- the formulas of csrc/philox.h ----------------------------------------------------------------------------------
+
+needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not on PATH")
+NormalPairs = Callable[[np.ndarray, np.ndarray], np.ndarray]
+PAIRS = """
+#include "philox.h"
+
+extern "C" void pairs(long long n, const unsigned* word0, const unsigned* word1, float* out) {
+  for (long long i = 0; i < n; ++i) fastfed::normal_pair(word0[i], word1[i], out[2 * i], out[2 * i + 1]);
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def normal_pairs(tmp_path_factory: pytest.TempPathFactory) -> NormalPairs:
+    """``normal_pair`` of csrc/philox.h, compiled as it stands: words (n,) and (n,) to numbers (n, 2) float32."""
+    folder: Path = tmp_path_factory.mktemp("pairs")
+    (folder / "pairs.cpp").write_text(PAIRS)
+    library = folder / "pairs.so"
+    command = [host.compiler(), *host.FLAGS, "-I", str(sources.csrc()), "-shared", str(folder / "pairs.cpp")]
+    subprocess.run([*command, "-o", str(library)], check=True)
+    function = ctypes.CDLL(str(library)).pairs
+
+    def pairs(word0: np.ndarray, word1: np.ndarray) -> np.ndarray:
+        words = [np.ascontiguousarray(word, dtype=np.uint32) for word in (word0, word1)]
+        out = np.empty((words[0].size, 2), dtype=np.float32)
+        addresses = (ctypes.c_void_p(array.ctypes.data) for array in (*words, out))
+        function(ctypes.c_longlong(words[0].size), *addresses)
+        return out
+
+    return pairs
+
+
+def all_kinds_of_words() -> np.ndarray:
+    """Both ends, all powers of two, the borders of eighth turns and of the logarithm's exponents, with what lies beside
+    each, and 300 random words."""
+    eighths = [i << 29 for i in range(8)]
+    exponents = [int(2**i * np.sqrt(0.5)) for i in range(1, 33)]
+    borders = np.array([0, WORD, *(1 << i for i in range(32)), *eighths, *exponents], dtype=np.int64)
+    beside = borders[:, None] + np.array([-513, -257, -256, -255, -1, 0, 1, 255, 256, 257, 513])
+    words = np.concatenate([beside.ravel() & WORD, np.random.default_rng(1).integers(0, 1 << 32, 300)])
+    return np.unique(words).astype(np.uint32)
+
+
+@needs_compiler
+def test_normal_numbers_are_within_four_units_in_the_last_place(normal_pairs: NormalPairs) -> None:
+    """Of float64's Box-Muller of the float32 number that a word becomes."""
+    words = all_kinds_of_words()
+    assert {0, WORD} <= set(words.tolist())
+    word0, word1 = (grid.ravel() for grid in np.meshgrid(words, words))
+    inside = (word0.astype(np.float32) + np.float32(0.5)) * np.float32(2.0**-32)
+    radius = np.sqrt(-2 * np.log(inside.astype(np.float64)))
+    ticks = (word1 >> np.uint32(8)).astype(np.int64)
+    quarter = (ticks + (1 << 21)) >> 22  # the nearest quarter turn, so that exact zeros come out as such
+    t = 2 * np.pi * (ticks - (quarter << 22)) * 2.0**-24
+    cosine, sine = np.cos(t), np.sin(t)
+    exact = radius[:, None] * np.stack(
+        [
+            np.choose(quarter % 4, [cosine, -sine, -cosine, sine]),
+            np.choose(quarter % 4, [sine, cosine, -sine, -cosine]),
+        ],
+        axis=1,
+    )
+    got = normal_pairs(word0, word1).astype(np.float64)
+    unit = np.spacing(np.abs(exact).astype(np.float32)).astype(np.float64)
+    assert (np.abs(got - exact) / unit).max() < 4
+    assert np.abs(got).max() > 6.7
+
+
+@needs_compiler
+@pytest.mark.skipif(kernels.backends()["cpp"] is not True, reason="the compiled extension is missing")
+@pytest.mark.parametrize("n", [1, 6, 64, 202])
+def test_vectors_of_numbers_have_the_formulas_bits(normal_pairs: NormalPairs, n: int) -> None:
+    for stream in STREAMS:
+        words = words_of(stream, 51).reshape(-1, 2)
+        expected = torch.from_numpy(normal_pairs(words[:, 0], words[:, 1])).reshape(-1)
+        assert same_bits(kernels.normal(n, stream, backend="cpp"), expected[:n].clone())
 
 
 # ---- streams --------------------------------------------------------------------------------------------------------

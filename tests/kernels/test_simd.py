@@ -12,7 +12,8 @@ from fastfed import kernels
 
 pytestmark = pytest.mark.skipif(kernels.backends()["cpp"] is not True, reason="the compiled extension is missing")
 
-# Prints a digest of x and all state after three steps of every rule, and of the sums, at a size with a ragged end.
+# Prints a digest of x and all state after three steps of every rule, of the sums, and of random numbers, at sizes with
+# a ragged end.
 PROGRAM = """
 import hashlib, torch
 import fastfed as ff
@@ -24,7 +25,7 @@ def enter(*tensors):
         digest.update(t.contiguous().numpy().tobytes())
 
 generator = torch.Generator().manual_seed(7)
-packing = ff.Packing.from_shapes({"w": (37, 53), "c": (5, 3, 7), "b": (19,)})
+packing = ff.Packing.from_shapes({"w": (37, 53), "c": (5, 3, 7), "b": (19,), "ragged": (3, 17), "whole": (2, 48)})
 d = packing.size
 for rule in ff.kernels.SERVER_RULES:
     x = torch.randn(d, generator=generator)
@@ -43,6 +44,10 @@ for rule, entry in ff.kernels.CLIENT_RULES.items():
     enter(x, *state.values())
 x = torch.randn(3, d, generator=generator)
 enter(ff.kernels.norms(x, backend="cpp"), ff.kernels.clip(x, 1.0, backend="cpp"), x)
+stream = ff.kernels.Stream(seed=7, purpose=1, round=2, step=3)
+for n in (1, 63, 64, 1003, 20_011):
+    for draw in (ff.kernels.uniform, ff.kernels.normal, ff.kernels.permutation):
+        enter(draw(n, stream, backend="cpp"), draw(n, stream, clients=torch.tensor([0, 5, 2**32 - 1]), backend="cpp"))
 print(digest.hexdigest())
 """
 

@@ -116,3 +116,30 @@ def test_extremes_of_half_width_deltas(backend: str, dtype: torch.dtype) -> None
     deltas = row.to(dtype)[None]
     got = kernels.weighted_sum(deltas, torch.ones(1), backend=backend)
     torch.testing.assert_close(got, deltas[0].float(), rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.skipif(kernels.backends()["cpp"] is not True, reason="the compiled extension is missing")
+def test_quick_check_waves_only_the_usual_call_through() -> None:
+    from fastfed._core import plain_deltas
+
+    deltas, weights = normal(1, 3, 5), normal(2, 3)
+    assert plain_deltas(deltas, weights) == 5
+    assert plain_deltas(deltas.double(), weights.double()) == 5
+    unusual = {
+        "no tensor": (deltas, [1.0, 2.0, 3.0]),
+        "no deltas": (None, weights),
+        "too few weights": (deltas, weights[:2]),
+        "a matrix of weights": (deltas, weights[:, None]),
+        "one delta": (deltas[0], weights),
+        "empty": (deltas[:, :0], weights),
+        "half-width": (deltas.half(), weights),
+        "half-width weights, too": (deltas.half(), weights.half()),
+        "wide weights": (deltas, weights.double()),
+        "strided": (normal(1, 5, 3).T, weights),
+        "strided weights": (deltas, normal(2, 6)[::2]),
+        "elsewhere": (deltas.to("meta"), weights),
+        "in a graph": (deltas.clone().requires_grad_(), weights),
+        "weights in a graph": (deltas, weights.clone().requires_grad_()),
+    }
+    for what, (rows, scales) in unusual.items():
+        assert plain_deltas(rows, scales) == 0, what
