@@ -37,7 +37,7 @@ style: $(VENV)/.built
 # ./kernels and ./bench are imported as fastfed.kernels and fastfed.bench: mypy sees them in their place through links.
 types: $(VENV)/.built
 	@rm -rf build/typing && mkdir -p build/typing/fastfed
-	@for path in fastfed/*.py fastfed/*.pyi fastfed/py.typed kernels bench; do \
+	@for path in fastfed/*.py fastfed/*.pyi fastfed/py.typed fastfed/[a-z]*/ kernels bench; do \
 	  [ ! -e $$path ] || ln -s "$(CURDIR)/$$path" build/typing/fastfed/; done
 	MYPYPATH=build/typing $(BIN)/mypy -p fastfed
 

@@ -2,13 +2,11 @@
 // stands only what memory safety needs, so that no call of this private module can read or write out of bounds. The GIL
 // is released while a kernel runs.
 #include <ATen/Parallel.h>
-#include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
-#include <torch/csrc/autograd/python_variable.h>
 
-#include <stdexcept>
-#include <string>
-
+#include "bind_numbers.h"
+#include "bind_program.h"
+#include "bind_tensors.h"
 #include "cpu/client_step.h"
 #include "cpu/norms.h"
 #include "cpu/probe.h"
@@ -16,39 +14,10 @@
 #include "cpu/server_step.h"
 #include "cpu/simd.h"
 
-namespace py = pybind11;
 using namespace fastfed;
+namespace py = pybind11;
 
 namespace {
-
-#define FF_REQUIRE(condition, name, words)                                                   \
-  do {                                                                                       \
-    if (!(condition)) throw std::invalid_argument(std::string(name) + ": must be " + words); \
-  } while (0)
-
-template <class T> constexpr at::ScalarType kDtype = at::kFloat;
-template <> constexpr at::ScalarType kDtype<double> = at::kDouble;
-template <> constexpr at::ScalarType kDtype<std::int64_t> = at::kLong;
-template <> constexpr at::ScalarType kDtype<bool> = at::kBool;
-
-const at::Tensor& tensor(py::handle object, const char* name) {
-  FF_REQUIRE(THPVariable_Check(object.ptr()), name, "a tensor");
-  const at::Tensor& t = THPVariable_Unpack(object.ptr());
-  FF_REQUIRE(t.is_cpu() && t.is_contiguous(), name, "a contiguous tensor on the CPU");
-  return t;
-}
-
-// The elements of a tensor of exactly `numel` Ts.
-template <class T> T* data(py::handle object, const char* name, std::int64_t numel) {
-  const at::Tensor& t = tensor(object, name);
-  FF_REQUIRE(t.scalar_type() == kDtype<T>, name, "of another dtype");
-  FF_REQUIRE(t.numel() == numel, name, std::to_string(numel) + " elements long");
-  return static_cast<T*>(t.data_ptr());
-}
-
-template <class T> T* data_or_null(py::handle object, const char* name, std::int64_t numel) {
-  return object.is_none() ? nullptr : data<T>(object, name, numel);
-}
 
 DeltaType delta_type(const at::Tensor& deltas, at::ScalarType same) {
   if (deltas.scalar_type() == same) return kSame;
@@ -59,14 +28,6 @@ DeltaType delta_type(const at::Tensor& deltas, at::ScalarType same) {
 }
 
 int threads() { return at::get_num_threads(); }
-
-double number(const py::tuple& numbers, py::ssize_t index) {
-  PyObject* item = PyTuple_GET_ITEM(numbers.ptr(), index);
-  if (item == Py_None) return 0.0;
-  const double value = PyFloat_AsDouble(item);
-  if (value == -1.0 && PyErr_Occurred()) throw py::error_already_set();
-  return value;
-}
 
 // ---- the quick check -----------------------------------------------------------------------------------------------
 
@@ -225,16 +186,6 @@ void bind_weighted_sum(py::handle deltas, py::handle weights, py::handle out) {
 }
 
 // ---- client --------------------------------------------------------------------------------------------------------
-
-// kernels/table.py: ClientNumbers
-ClientNumbers client_numbers(const py::tuple& n) {
-  FF_REQUIRE(n.size() == 20, "numbers", "ClientNumbers");
-  const auto delay = std::int64_t(number(n, 7));
-  FF_REQUIRE(delay >= 1, "delay", "at least 1");
-  return {number(n, 0),  number(n, 1),       number(n, 2),  number(n, 3),  number(n, 4),  number(n, 5),  number(n, 6),
-          delay,         number(n, 8),       number(n, 9),  number(n, 10), number(n, 11), number(n, 12), number(n, 13),
-          number(n, 14), number(n, 15) != 0, number(n, 16), number(n, 17), number(n, 18), number(n, 19)};
-}
 
 template <class T> struct Rows {
   const T* data;
@@ -465,4 +416,5 @@ PYBIND11_MODULE(_core, module) {
   module.def("permutation", bind_permutation);
   module.def("stream_probe", bind_stream_probe);
   module.def("build_info", build_info);
+  bind_program(module);
 }

@@ -1,7 +1,7 @@
 """FastFed: federated optimisation simulated fast."""
 
-from . import kernels
+from . import clients, data, kernels, models, train
 from ._version import __version__
 from .packing import Packing
 
-__all__ = ["Packing", "__version__", "kernels"]
+__all__ = ["Packing", "__version__", "clients", "data", "kernels", "models", "train"]

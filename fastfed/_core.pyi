@@ -65,3 +65,17 @@ def normal(out: Tensor, stream: tuple[int, int, int, int], clients: Tensor | int
 def permutation(out: Tensor, stream: tuple[int, int, int, int], clients: Tensor | int, /) -> None: ...
 def stream_probe(reads: list[Tensor], updates: list[Tensor]) -> None: ...
 def build_info() -> dict[str, object]: ...
+
+class Program:
+    """A model's local training (csrc/cpu/program.h); fastfed.train.native makes and runs it."""
+
+    def __init__(
+        self,
+        values: list[tuple[str, int, int, int, int]],
+        instructions: list[tuple[str, list[int], int, list[int], dict[str, float]]],
+        output: int,
+        loss: str,
+        d: int,
+        /,
+    ) -> None: ...
+    def train(self, examples: dict[str, object], work: dict[str, object], results: dict[str, object], /) -> None: ...

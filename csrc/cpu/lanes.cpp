@@ -1,0 +1,151 @@
+// Sums of deltas, and the tree that folds them.
+#include "cpu/lanes.h"
+
+#include <cstring>
+
+#include "cpu/clones.h"
+
+namespace fastfed {
+namespace {
+
+FF_CLONES void set_delta(Size n, float weight, float* __restrict x, const float* __restrict start,
+                         float* __restrict sum) {
+  for (Size i = 0; i < n; ++i) {
+    sum[i] = weight * (x[i] - start[i]);
+    x[i] = start[i];
+  }
+}
+
+FF_CLONES void add_delta(Size n, float weight, float* __restrict x, const float* __restrict start,
+                         float* __restrict sum) {
+  for (Size i = 0; i < n; ++i) {
+    sum[i] += weight * (x[i] - start[i]);
+    x[i] = start[i];
+  }
+}
+
+FF_CLONES void add_sum(Size n, const float* __restrict other, float* __restrict sum) {
+  for (Size i = 0; i < n; ++i) sum[i] += other[i];
+}
+
+FF_CLONES void scaled(Size n, float scale, const float* __restrict sum, float* __restrict out) {
+  for (Size i = 0; i < n; ++i) out[i] = scale * sum[i];
+}
+
+}  // namespace
+
+DeltaSum::DeltaSum(Size d, Program::SparseRange sparse, bool tracks)
+    : d_(d), sparse_(sparse), tracks_(tracks), sum_(d), is_touched_(std::size_t(tracks ? sparse.rows : 0), false) {}
+
+void DeltaSum::clear() {
+  fresh_ = true;
+  for (std::int32_t row : touched_) is_touched_[std::size_t(row)] = false;
+  touched_.clear();
+}
+
+// work(begin, n) for what is not the tracked sparse range.
+template <class Work> void DeltaSum::for_dense(Work work) const {
+  if (!tracks_) return work(Size(0), d_);
+  work(Size(0), sparse_.offset);
+  work(sparse_.end(), d_ - sparse_.end());
+}
+
+bool DeltaSum::first_touch(std::int32_t row) {
+  if (is_touched_[std::size_t(row)]) return false;
+  is_touched_[std::size_t(row)] = true;
+  touched_.push_back(row);
+  return true;
+}
+
+void DeltaSum::add(float weight, float* x, const float* start, const std::vector<std::int32_t>& touched) {
+  const auto change = fresh_ ? set_delta : add_delta;
+  for_dense([&](Size begin, Size n) { change(n, weight, x + begin, start + begin, sum_.data() + begin); });
+  if (tracks_)
+    for (std::int32_t row : touched) {
+      const Size begin = sparse_.offset + row * sparse_.width;
+      (first_touch(row) ? set_delta : add_delta)(sparse_.width, weight, x + begin, start + begin, sum_.data() + begin);
+    }
+  fresh_ = false;
+}
+
+void DeltaSum::add(const DeltaSum& other) {
+  if (other.fresh_) return;
+  for_dense([&](Size begin, Size n) {
+    if (fresh_)
+      std::memcpy(sum_.data() + begin, other.sum_.data() + begin, std::size_t(n) * sizeof(float));
+    else
+      add_sum(n, other.sum_.data() + begin, sum_.data() + begin);
+  });
+  for (std::int32_t row : other.touched_) {
+    const Size begin = sparse_.offset + row * sparse_.width;
+    if (first_touch(row))
+      std::memcpy(sum_.data() + begin, other.sum_.data() + begin, std::size_t(sparse_.width) * sizeof(float));
+    else
+      add_sum(sparse_.width, other.sum_.data() + begin, sum_.data() + begin);
+  }
+  fresh_ = false;
+}
+
+void DeltaSum::write(float scale, float* out) const {
+  if (fresh_ || tracks_) std::fill(out, out + d_, 0.0f);
+  if (fresh_) return;
+  for_dense([&](Size begin, Size n) { scaled(n, scale, sum_.data() + begin, out + begin); });
+  for (std::int32_t row : touched_) {
+    const Size begin = sparse_.offset + row * sparse_.width;
+    scaled(sparse_.width, scale, sum_.data() + begin, out + begin);
+  }
+}
+
+LaneTree::LaneTree(Size lanes, Size d, Program::SparseRange sparse, bool tracks)
+    : lanes_(lanes), d_(d), sparse_(sparse), tracks_(tracks) {}
+
+std::unique_ptr<DeltaSum> LaneTree::take() {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (!idle_.empty()) {
+      auto sum = std::move(idle_.back());
+      idle_.pop_back();
+      sum->clear();
+      return sum;
+    }
+  }
+  return std::make_unique<DeltaSum>(d_, sparse_, tracks_);
+}
+
+// The sum that waits at this node, if it is there.
+std::unique_ptr<DeltaSum> LaneTree::partner_of(Node node) {
+  const auto found = waiting_.find(node);
+  if (found == waiting_.end()) return nullptr;
+  auto partner = std::move(found->second);
+  waiting_.erase(found);
+  return partner;
+}
+
+// Climbs the tree: a node's sum is its left child's plus its right child's, whoever comes last adds them. A node
+// without a right child is its left child.
+void LaneTree::finish(Size lane, std::unique_ptr<DeltaSum> sum) {
+  Size number = lane, width = lanes_;
+  for (int level = 0; width > 1; ++level, width = (width + 1) / 2, number /= 2) {
+    const bool is_left = number % 2 == 0;
+    if (is_left && number + 1 == width) continue;
+    std::unique_ptr<DeltaSum> partner;
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      partner = partner_of({level, is_left ? number + 1 : number - 1});
+      if (!partner) {
+        waiting_[{level, number}] = std::move(sum);
+        return;
+      }
+    }
+    if (!is_left) std::swap(sum, partner);
+    sum->add(*partner);
+    const std::lock_guard<std::mutex> lock(mutex_);
+    idle_.push_back(std::move(partner));
+  }
+  const std::lock_guard<std::mutex> lock(mutex_);
+  waiting_[{-1, 0}] = std::move(sum);
+}
+
+std::unique_ptr<DeltaSum> LaneTree::total() { return partner_of({-1, 0}); }
+
+}  // namespace fastfed

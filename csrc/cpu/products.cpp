@@ -1,0 +1,64 @@
+// Which product runs where: our own tiles or libtorch's sgemm, as measured.
+#include "cpu/products.h"
+
+#include <cstring>
+
+#include "cpu/simd.h"
+
+// libtorch's BLAS, column-major. Inside a parallel region it runs on the calling thread.
+extern "C" void sgemm_(const char* transa, const char* transb, const int* m, const int* n, const int* k,
+                       const float* alpha, const float* a, const int* lda, const float* b, const int* ldb,
+                       const float* beta, float* c, const int* ldc);
+
+namespace fastfed {
+
+const Products& products_scalar();
+#if FASTFED_X86
+const Products& products_avx2();
+const Products& products_avx512();
+#endif
+
+const Products& products() {
+  static const Products& chosen = []() -> const Products& {
+#if FASTFED_X86
+    const char* level = blocks<float>().name;
+    if (std::strcmp(level, "avx512") == 0) return products_avx512();
+    if (std::strcmp(level, "avx2") == 0) return products_avx2();
+#endif
+    return products_scalar();
+  }();
+  return chosen;
+}
+
+namespace {
+
+// Row-major c (m, n) = alpha * op(a) . op(b) + beta * c
+void gemm(char op_a, char op_b, std::int64_t m, std::int64_t n, std::int64_t k, float alpha, const float* a,
+          std::int64_t a_row, const float* b, std::int64_t b_row, float beta, float* c) {
+  const int im = int(m), in = int(n), ik = int(k), lda = int(a_row), ldb = int(b_row), ldc = int(n);
+  sgemm_(&op_b, &op_a, &in, &im, &ik, &alpha, b, &ldb, a, &lda, &beta, c, &ldc);
+}
+
+// The library packs both matrices before it multiplies; with a few rows that costs more than the product.
+constexpr std::int64_t kFewRows = 128;
+
+}  // namespace
+
+void product_nt(std::int64_t rows, std::int64_t out, std::int64_t in, const float* x, const float* w, const float* bias,
+                float* y) {
+  if (rows <= kFewRows) return products().dot({rows, out, in, x, in, w, in, y, out, bias});
+  for (std::int64_t r = 0; bias && r < rows; ++r) std::memcpy(y + r * out, bias, std::size_t(out) * sizeof(float));
+  gemm('N', 'T', rows, out, in, 1.0f, x, in, w, in, bias ? 1.0f : 0.0f, y);
+}
+
+void product_nn(std::int64_t rows, std::int64_t in, std::int64_t out, const float* dy, const float* w, float* dx,
+                bool add) {
+  gemm('N', 'N', rows, in, out, 1.0f, dy, out, w, in, add ? 1.0f : 0.0f, dx);
+}
+
+void product_tn(std::int64_t out, std::int64_t in, std::int64_t rows, float alpha, const float* dy, const float* x,
+                float beta, float* w) {
+  gemm('T', 'N', out, in, rows, alpha, dy, out, x, in, beta, w);
+}
+
+}  // namespace fastfed

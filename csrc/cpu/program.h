@@ -1,0 +1,150 @@
+// A client's whole local training on one thread, many clients at once: no Python inside, nothing stored per client.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "cpu/client_step.h"
+#include "cpu/layers/layer.h"
+
+namespace fastfed {
+
+// ---- data ----------------------------------------------------------------------------------------------------------
+
+enum class InputKind { kFloats, kBytes, kTokens, kSparse };
+enum class TargetKind { kLabels, kFloats, kSparse };
+
+// The example store as the caller holds it; never copied.
+struct Examples {
+  Size count;
+  InputKind input_kind;
+  const void* inputs;              // floats, bytes or int64 tokens: (count, ...) in torch's order
+  SparseRows sparse_inputs;        // where kSparse
+  std::vector<float> byte_values;  // where kBytes: (channels, 256), the number that a byte stands for
+  TargetKind target_kind;
+  const void* targets;  // int64 labels or floats
+  Size target_size;     // numbers per example
+  SparseRows sparse_targets;
+};
+
+// ---- work ----------------------------------------------------------------------------------------------------------
+
+// One client optimizer. The vectors are its state at the start of a round, copied for every client; null where the rule
+// has none.
+struct Optimizer {
+  DirectionFormula formula;
+  CoverForm cover;
+  StepSizeRule step_size;
+  ClientNumbers numbers;
+  const float *m, *v, *nu, *mu;
+  CoverLayout layout;
+  bool keeps_gradient;  // delta_sgd with its own previous gradient
+  bool same_batch;      // delta_sgd that evaluates it again
+  bool counts_epochs;   // the delay counts epochs
+  Size warmup;          // local steps
+};
+
+// One round (fastfed/train/work.py: RoundWork). Arrays of one entry per client; null where the work does without.
+struct Round {
+  Size clients, batch_size;
+  const Size *rows, *offsets, *ids, *steps, *positions;
+  const float* start;  // (models, d)
+  const Size* model;
+  std::vector<Optimizer> optimizers;
+  const Size* rule;
+  const double* lr;
+  const float* corrections;  // (clients, d)
+  StreamKey shuffle;
+  std::vector<StreamKey> dropout;
+  Word round;
+  const double* weights;  // one each
+  bool normalise;         // weights are divided by the sum over the clients that count
+  double clip;            // 0: none
+  bool divide_by_steps, measure_cosine;
+  int threads;
+  std::function<bool()> interrupted;  // asked by the calling thread, between batches
+};
+
+// The local steps that a client really takes: none without examples, no more than there are batches.
+inline Size steps_taken(const Round& round, Size client) {
+  if (round.offsets[client + 1] == round.offsets[client]) return 0;
+  if (!round.positions) return round.steps[client];
+  const Size batches = (round.positions[client] + round.batch_size - 1) / round.batch_size;
+  return batches < round.steps[client] ? batches : round.steps[client];
+}
+
+// What a round leaves; `deltas` (clients, d) may be null.
+struct Results {
+  float *delta, *deltas;
+  double *examples, *steps, *first_loss, *last_loss, *mean_loss, *delta_norm, *step_size, *min_cosine;
+  bool* refused;
+};
+
+struct Interrupted : std::exception {};
+
+// ---- program -------------------------------------------------------------------------------------------------------
+
+class Worker;
+
+class Program {
+ public:
+  // `d`: the length of the packed vector; `loss`: "cross_entropy", "binary_cross_entropy" or "mse" of the last value.
+  Program(std::vector<Shape> values, std::vector<Spec> specs, int output, std::string loss, Size d);
+  ~Program();
+
+  void train(const Examples& examples, const Round& round, const Results& results);
+
+  // A run of layers that are called together: for one example after the other, or for the whole batch.
+  struct Segment {
+    std::size_t begin, end;
+    bool by_example;
+  };
+  // Rows of the packed vector that only sparse inputs touch.
+  struct SparseRange {
+    Size offset = 0, rows = 0, width = 0;
+    Size end() const { return offset + rows * width; }
+  };
+
+  const std::vector<Shape>& values() const { return values_; }
+  const std::vector<std::unique_ptr<Layer>>& layers() const { return layers_; }
+  const std::vector<Segment>& segments() const { return segments_; }
+  const std::vector<int>& memory_of() const { return memory_of_; }
+  const std::vector<bool>& per_example() const { return per_example_; }
+  const std::vector<bool>& active() const { return active_; }
+  const SparseRange& sparse_range() const { return sparse_range_; }
+  const std::string& loss() const { return loss_; }
+  int output() const { return output_; }
+  Size d() const { return d_; }
+  Size vocabulary() const { return vocabulary_; }
+  bool shares_params() const { return shares_params_; }
+
+ private:
+  void plan(std::vector<Spec>& specs);
+  void plan_gradients(std::vector<Spec>& specs);
+  void plan_memory(std::vector<Spec>& specs);
+  void plan_segments(const std::vector<Spec>& specs);
+  void check_params() const;
+  std::unique_ptr<Worker> take_worker(Size batch);
+  void give_back(std::unique_ptr<Worker> worker);
+
+  std::vector<Shape> values_;
+  int output_;
+  std::string loss_;
+  Size d_;
+  std::vector<std::unique_ptr<Layer>> layers_;
+  std::vector<Segment> segments_;
+  std::vector<int> memory_of_;     // by value: whose memory it has (in-place layers)
+  std::vector<bool> per_example_;  // by value: its gradient lives for one example only
+  std::vector<bool> active_;       // by layer: whether a gradient reaches it
+  SparseRange sparse_range_;
+  Size vocabulary_ = 0;  // of the input's tokens
+  bool shares_params_ = false;
+
+  std::mutex mutex_;
+  std::vector<std::unique_ptr<Worker>> idle_;  // kept from round to round: their arenas are large
+};
+
+}  // namespace fastfed

@@ -1,0 +1,459 @@
+// Local training of one client on one thread.
+#include "cpu/worker.h"
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <string>
+
+#include "cpu/clones.h"
+#include "cpu/random.h"
+#include "cpu/simd.h"
+
+namespace fastfed {
+namespace {
+
+enum StateVector { kM, kV, kNu, kMu, kPreviousGradient, kPreviousModel, kGradientSum, kStateVectors };
+
+constexpr double kNothing = std::numeric_limits<double>::quiet_NaN();
+
+FF_CLONES void subtract_scaled(Size n, float scale, const float* __restrict from, float* __restrict to) {
+  for (Size i = 0; i < n; ++i) to[i] -= scale * from[i];
+}
+
+FF_CLONES void add_to(Size n, const float* __restrict from, float* __restrict to) {
+  for (Size i = 0; i < n; ++i) to[i] += from[i];
+}
+
+// Sum over i of a[i] * b[i] in fixed lanes.
+FF_CLONES double inner(Size n, const float* __restrict a, const float* __restrict b) {
+  constexpr int kLanes = 16;
+  double lanes[kLanes] = {};
+  Size i = 0;
+  for (; i + kLanes <= n; i += kLanes)
+    for (int l = 0; l < kLanes; ++l) lanes[l] += double(a[i + l]) * double(b[i + l]);
+  for (int l = 0; i + l < n; ++l) lanes[l] += double(a[i + l]) * double(b[i + l]);
+  double sum = 0;
+  for (double lane : lanes) sum += lane;
+  return sum;
+}
+
+void copy(const float* from, Size n, float* to) { std::memcpy(to, from, std::size_t(n) * sizeof(float)); }
+
+}  // namespace
+
+// ---- memory --------------------------------------------------------------------------------------------------------
+
+Worker::Worker(const Program& program, Size batch)
+    : program_(program), batch_(batch), arena_(0), x_(program.d()), grads_(program.d()) {
+  const auto& values = program.values();
+  const auto& layers = program.layers();
+  slots_.resize(values.size());
+  kept_.resize(layers.size());
+  Size used = 0, workspace = 0;
+  std::vector<std::pair<float**, Size>> places;
+  const auto room = [&](float*& pointer, Size size) {
+    places.emplace_back(&pointer, used);
+    used += whole_lines(size);
+  };
+  for (std::size_t v = 0; v < values.size(); ++v) {
+    if (program.memory_of()[v] != int(v)) continue;
+    const Size size = values[v].size();
+    slots_[v].stride = size;
+    slots_[v].grad_stride = program.per_example()[v] ? 0 : size;
+    room(slots_[v].data, size * batch);
+    room(slots_[v].grad, program.per_example()[v] ? size : size * batch);
+  }
+  for (std::size_t l = 0; l < layers.size(); ++l) {
+    room(kept_[l], layers[l]->kept_size(batch));
+    workspace = std::max(workspace, layers[l]->workspace_size(batch));
+  }
+  room(frame_.workspace, workspace);
+  arena_ = AlignedArray<float>(used);
+  for (const auto& [pointer, offset] : places) *pointer = arena_.data() + offset;
+  for (std::size_t v = 0; v < values.size(); ++v) slots_[v] = slots_[std::size_t(program.memory_of()[v])];
+
+  const Shape& input = values.front();
+  if (input.kind == Kind::kTokens) tokens_.resize(std::size_t(batch * input.rows));
+  rows_.resize(std::size_t(batch));
+  if (program.sparse_range().rows) is_touched_.resize(std::size_t(program.sparse_range().rows), false);
+  for (int i = 0; i < kStateVectors; ++i) state_.emplace_back(0);
+  state_sizes_.resize(kStateVectors, 0);
+  frame_.slots = slots_.data();
+  frame_.kept = kept_.data();
+}
+
+void Worker::prepare(const Examples& examples, const Round& round, bool tracks) {
+  examples_ = &examples;
+  round_ = &round;
+  tracks_ = tracks;
+  loaded_ = false;
+  Size wanted[kStateVectors] = {};
+  const Size d = program_.d();
+  for (const Optimizer& o : round.optimizers) {
+    if (o.m) wanted[kM] = d;
+    if (o.v) wanted[kV] = d;
+    if (o.nu) wanted[kNu] = d;
+    if (o.mu) wanted[kMu] = std::max(wanted[kMu], o.layout.mu_size);
+    if (o.keeps_gradient || o.same_batch) wanted[kPreviousGradient] = d;
+    if (o.same_batch) wanted[kPreviousModel] = d;
+  }
+  if (round.measure_cosine) wanted[kGradientSum] = d;
+  for (std::size_t i = 0; i < kStateVectors; ++i)
+    if (state_sizes_[i] < wanted[i]) {
+      state_[i] = AlignedArray<float>(wanted[i]);
+      state_sizes_[i] = wanted[i];
+    }
+  labels_.resize(std::size_t(batch_ * examples.target_size));
+  targets_.resize(examples.target_kind == TargetKind::kFloats ? labels_.size() : 0);
+  Size most = 0;
+  for (Size c = 0; c < round.clients; ++c) most = std::max(most, round.offsets[c + 1] - round.offsets[c]);
+  if (Size(order_.size()) < most) order_.resize(std::size_t(most));
+  frame_.sparse = examples.sparse_inputs;
+  frame_.tokens = tokens_.data();
+  frame_.rows = rows_.data();
+  frame_.dropout = round.dropout.data();
+  frame_.round = round.round;
+}
+
+// ---- batches -------------------------------------------------------------------------------------------------------
+
+void Worker::order_of(Size epoch) {
+  if (epoch == ordered_epoch_) return;
+  const Stream stream{round_->shuffle.key0, round_->shuffle.key1, Word(epoch), round_->round};
+  const Size id = round_->ids[position_];
+  permutation(1, examples_of(), stream, &id, order_.data(), 1);
+  ordered_epoch_ = epoch;
+}
+
+// Fills rows_ with the examples of local step `step` (from 0); their number.
+Size Worker::choose_rows(Size step) {
+  const Size n = examples_of(), size = round_->batch_size;
+  const Size* mine = round_->rows + round_->offsets[position_];
+  if (round_->positions) {
+    const Size end = std::min((step + 1) * size, round_->positions[position_]);
+    for (Size p = step * size; p < end; ++p) {
+      order_of(p / n);
+      rows_[std::size_t(p - step * size)] = mine[order_[std::size_t(p % n)]];
+    }
+    epoch_ = step * size / n;
+    return end - step * size;
+  }
+  const Size per_epoch = (n + size - 1) / size;
+  epoch_ = step / per_epoch;
+  order_of(epoch_);
+  const Size begin = step % per_epoch * size, count = std::min(size, n - begin);
+  for (Size i = 0; i < count; ++i) rows_[std::size_t(i)] = mine[order_[std::size_t(begin + i)]];
+  return count;
+}
+
+void Worker::gather(Size step) {
+  frame_.batch = choose_rows(step);
+  frame_.step = Word(step);
+  gather_inputs();
+  gather_targets();
+}
+
+// Torch's (channels, pixels) to ours (pixels, channels).
+void Worker::gather_floats(Size row, float* to) const {
+  const Shape& shape = program_.values().front();
+  const float* from = static_cast<const float*>(examples_->inputs) + row * shape.size();
+  if (shape.kind != Kind::kImage || shape.width == 1) return copy(from, shape.size(), to);
+  for (Size c = 0; c < shape.width; ++c)
+    for (Size p = 0; p < shape.rows; ++p) to[p * shape.width + c] = from[c * shape.rows + p];
+}
+
+void Worker::gather_bytes(Size row, float* to) const {
+  const Shape& shape = program_.values().front();
+  const std::uint8_t* from = static_cast<const std::uint8_t*>(examples_->inputs) + row * shape.size();
+  const Size channels = shape.kind == Kind::kImage ? shape.width : 1, pixels = shape.size() / channels;
+  for (Size c = 0; c < channels; ++c) {
+    const float* value = examples_->byte_values.data() + c * 256;
+    for (Size p = 0; p < pixels; ++p) to[p * channels + c] = value[from[c * pixels + p]];
+  }
+}
+
+void Worker::gather_tokens(Size row, std::int32_t* to) const {
+  const Size length = program_.values().front().rows;
+  const Size* from = static_cast<const Size*>(examples_->inputs) + row * length;
+  for (Size t = 0; t < length; ++t) {
+    if (from[t] < 0 || from[t] >= program_.vocabulary())
+      throw std::out_of_range("token " + std::to_string(from[t]) + " is not in the model's vocabulary of " +
+                              std::to_string(program_.vocabulary()));
+    to[t] = std::int32_t(from[t]);
+  }
+}
+
+void Worker::gather_inputs() {
+  const Slot& slot = slots_.front();
+  for (Size e = 0; e < frame_.batch; ++e) {
+    const Size row = rows_[std::size_t(e)];
+    if (row < 0 || row >= examples_->count)
+      throw std::out_of_range("example row " + std::to_string(row) + " is not among the " +
+                              std::to_string(examples_->count) + " examples");
+    float* to = slot.data + e * slot.stride;
+    if (examples_->input_kind == InputKind::kFloats) gather_floats(row, to);
+    if (examples_->input_kind == InputKind::kBytes) gather_bytes(row, to);
+    if (examples_->input_kind == InputKind::kTokens)
+      gather_tokens(row, tokens_.data() + e * program_.values().front().rows);
+  }
+}
+
+void Worker::gather_targets() {
+  const Size size = examples_->target_size;
+  for (Size e = 0; e < frame_.batch; ++e) {
+    const Size row = rows_[std::size_t(e)];
+    if (examples_->target_kind == TargetKind::kFloats)
+      copy(static_cast<const float*>(examples_->targets) + row * size, size, targets_.data() + e * size);
+    if (examples_->target_kind == TargetKind::kLabels) {
+      const Size* from = static_cast<const Size*>(examples_->targets) + row * size;
+      const Size classes = program_.values()[std::size_t(program_.output())].width;
+      for (Size t = 0; t < size; ++t) {
+        if (from[t] >= classes || (from[t] < 0 && from[t] != -100))
+          throw std::out_of_range("label " + std::to_string(from[t]) + " is not among the model's " +
+                                  std::to_string(classes) + " classes");
+        labels_[std::size_t(e * size + t)] = std::int32_t(from[t]);
+      }
+    }
+  }
+}
+
+// ---- one step ------------------------------------------------------------------------------------------------------
+
+LossResult Worker::loss() {
+  const Slot& slot = slots_[std::size_t(program_.output())];
+  const Shape& shape = program_.values()[std::size_t(program_.output())];
+  const Size numbers = frame_.batch * shape.size();
+  if (program_.loss() == "cross_entropy")
+    return cross_entropy(frame_.batch * shape.rows, shape.width, slot.data, labels_.data(), slot.grad);
+  if (program_.loss() == "mse") return mse(numbers, slot.data, targets_.data(), slot.grad);
+  if (examples_->target_kind == TargetKind::kSparse)
+    return binary_cross_entropy_sparse(frame_.batch, shape.width, slot.data, examples_->sparse_targets, rows_.data(),
+                                       slot.grad);
+  return binary_cross_entropy_dense(numbers, slot.data, targets_.data(), slot.grad);
+}
+
+// Forward, loss and backward of the batch at hand.
+LossResult Worker::pass(float* params, float* grads, bool fused, float lr) {
+  frame_.params = params;
+  frame_.grads = grads;
+  frame_.fused = fused;
+  frame_.lr = lr;
+  if (!fused && program_.shares_params()) std::memset(grads, 0, std::size_t(program_.d()) * sizeof(float));
+  for (const auto& segment : program_.segments()) {
+    const Size calls = segment.by_example ? frame_.batch : 1, count = segment.by_example ? 1 : frame_.batch;
+    for (Size e = 0; e < calls; ++e)
+      for (std::size_t l = segment.begin; l < segment.end; ++l) program_.layers()[l]->forward(frame_, e, count);
+  }
+  const LossResult result = loss();
+  backward(fused);
+  return result;
+}
+
+void Worker::backward(bool fused) {
+  const auto& segments = program_.segments();
+  for (auto segment = segments.rbegin(); segment != segments.rend(); ++segment) {
+    const Size calls = segment->by_example ? frame_.batch : 1, count = segment->by_example ? 1 : frame_.batch;
+    for (Size e = 0; e < calls; ++e)
+      for (std::size_t l = segment->end; l-- > segment->begin;)
+        if (program_.active()[l]) program_.layers()[l]->backward(frame_, e, count);
+    if (fused && segment->by_example) apply_gathered(*segment);
+  }
+}
+
+// Layers that are called example by example leave their gradients beside; SGD applies them when all examples are done.
+void Worker::apply_gathered(const Program::Segment& segment) {
+  for (std::size_t l = segment.begin; l < segment.end; ++l) {
+    const Layer& layer = *program_.layers()[l];
+    const std::vector<Size> sizes = layer.param_sizes();
+    for (std::size_t p = 0; p < layer.spec().params.size() && program_.active()[l]; ++p) {
+      const Size offset = layer.spec().params[p];
+      if (offset >= 0) subtract_scaled(sizes[p], frame_.lr, frame_.grads + offset, frame_.params + offset);
+    }
+  }
+}
+
+// Whether this optimizer's update can go straight into the weights, so that no gradient is stored.
+bool Worker::fuses(const Optimizer& o) const {
+  const ClientNumbers& n = o.numbers;
+  return o.formula == kSgd && o.step_size == kGiven && n.clip == 0 && n.weight_decay == 0 && n.prox == 0 &&
+         !round_->corrections && !round_->measure_cosine && !program_.shares_params();
+}
+
+double Worker::learning_rate(const Optimizer& o, Size step) const {
+  const double lr = round_->lr ? round_->lr[position_] : o.numbers.lr;
+  return o.warmup ? lr * std::min(1.0, double(step + 1) / double(o.warmup)) : lr;
+}
+
+// FATHOM's min over local steps K >= 1 of cos(sum_{k<K} g_k, g_K), on gradients as they come.
+void Worker::measure_cosine(Size step) {
+  const Size d = program_.d();
+  float* sum = state_[kGradientSum].data();
+  if (step == 0) return copy(grads_.data(), d, sum);
+  const double product = inner(d, sum, grads_.data());
+  const double lengths = std::sqrt(inner(d, sum, sum)) * std::sqrt(inner(d, grads_.data(), grads_.data()));
+  const double cosine = lengths > 0 ? product / lengths : 0.0;
+  min_cosine_ = std::isnan(min_cosine_) ? cosine : std::min(min_cosine_, cosine);
+  add_to(d, grads_.data(), sum);
+}
+
+const float* Worker::correction_of() const {
+  return round_->corrections ? round_->corrections + position_ * program_.d() : nullptr;
+}
+
+void Worker::rule_step(const Optimizer& o, double lr, double loss_value) {
+  const auto vector = [&](StateVector which, bool used) { return used ? state_[which].data() : nullptr; };
+  const std::int64_t epoch = epoch_ + 1;
+  ClientVectors<float> vectors{1,
+                               program_.d(),
+                               o.layout.mu_size,
+                               x_.data(),
+                               grads_.data(),
+                               vector(kM, o.m != nullptr),
+                               vector(kV, o.v != nullptr),
+                               vector(kNu, o.nu != nullptr),
+                               vector(kMu, o.mu != nullptr),
+                               vector(kPreviousGradient, o.keeps_gradient),
+                               vector(kPreviousGradient, o.same_batch),
+                               o.numbers.prox > 0 ? start_ : nullptr,
+                               correction_of(),
+                               false,
+                               false};
+  if (o.same_batch && steps_done_ == 0) vectors.previous_grad = grads_.data();
+  const ClientScalars scalars{&steps_done_, &refreshes_, &lr_state_,  &theta_,
+                              &move_,       &lr,         &loss_value, o.counts_epochs ? &epoch : nullptr,
+                              nullptr};
+  client_step<float>({o.formula, o.cover, o.step_size, o.numbers, vectors, scalars, &o.layout, 1});
+}
+
+// Delta-SGD's other gradient: at the model before this one, on the same batch, corrected and clipped as this one is.
+void Worker::previous_gradient(const Optimizer& o) {
+  const ClientNumbers& n = o.numbers;
+  float *model = state_[kPreviousModel].data(), *gradient = state_[kPreviousGradient].data();
+  pass(model, grads_.data(), false, 0.0f);
+  blocks<float>().correct(program_.d(), gradient, grads_.data(), model, n.prox > 0 ? start_ : nullptr, correction_of(),
+                          float(n.weight_decay), float(n.prox), 1.0f);
+  if (n.clip > 0) {
+    const double norm = std::sqrt(blocks<float>().squares(program_.d(), gradient));
+    blocks<float>().multiply(program_.d(), gradient, float(clip_scale(norm, n.clip)));
+  }
+}
+
+// One local step on the batch at hand; the loss before it.
+double Worker::take_step(const Optimizer& o, Size step) {
+  const double lr = o.step_size == kSps ? 0.0 : learning_rate(o, step);
+  if (fuses(o)) {
+    lr_state_ = lr;
+    return pass(x_.data(), grads_.data(), true, float(lr)).mean();
+  }
+  if (o.same_batch && step > 0) previous_gradient(o);
+  const double value = pass(x_.data(), grads_.data(), false, 0.0f).mean();
+  if (round_->measure_cosine) measure_cosine(step);
+  if (o.same_batch) copy(x_.data(), program_.d(), state_[kPreviousModel].data());
+  if (o.step_size == kGiven) lr_state_ = lr;
+  rule_step(o, lr, value);
+  return value;
+}
+
+// ---- one client ----------------------------------------------------------------------------------------------------
+
+void Worker::reset_state(const Optimizer& o) {
+  const Size d = program_.d();
+  if (o.m) copy(o.m, d, state_[kM].data());
+  if (o.v) copy(o.v, d, state_[kV].data());
+  if (o.nu) copy(o.nu, d, state_[kNu].data());
+  if (o.mu) copy(o.mu, o.layout.mu_size, state_[kMu].data());
+  if (o.keeps_gradient) std::memset(state_[kPreviousGradient].data(), 0, std::size_t(d) * sizeof(float));
+  steps_done_ = refreshes_ = 0;
+  lr_state_ = theta_ = move_ = 0;
+  min_cosine_ = kNothing;
+}
+
+void Worker::begin(Size position) {
+  position_ = position;
+  step_ = 0;
+  ordered_epoch_ = -1;
+  frame_.client = Word(round_->ids[position]);
+  const float* start = round_->start + (round_->model ? round_->model[position] : 0) * program_.d();
+  if (!loaded_ || start != start_) copy(start, program_.d(), x_.data());  // else it was brought back to start
+  start_ = start;
+  loaded_ = true;
+  reset_state(round_->optimizers[std::size_t(round_->rule ? round_->rule[position] : 0)]);
+}
+
+// work(begin, n) for every run of x that may differ from start.
+template <class Work> void Worker::for_moved(Work work) const {
+  if (!tracks_) return work(Size(0), program_.d());
+  const Program::SparseRange& range = program_.sparse_range();
+  work(Size(0), range.offset);
+  work(range.end(), program_.d() - range.end());
+  for (std::int32_t row : touched_) work(range.offset + row * range.width, range.width);
+}
+
+double Worker::delta_squares() const {
+  const auto squares = blocks<float>().change_squares;
+  double sum = 0;
+  for_moved([&](Size begin, Size n) { sum += squares(n, x_.data() + begin, start_ + begin); });
+  return sum;
+}
+
+void Worker::restore() {
+  for_moved([&](Size begin, Size n) { copy(start_ + begin, n, x_.data() + begin); });
+}
+
+void Worker::note_touched() {
+  for (Size e = 0; e < frame_.batch; ++e) {
+    const Size row = rows_[std::size_t(e)];
+    for (Size i = frame_.sparse.starts[row]; i < frame_.sparse.starts[row + 1]; ++i) {
+      const std::int32_t column = frame_.sparse.columns[i];
+      if (is_touched_[std::size_t(column)]) continue;
+      is_touched_[std::size_t(column)] = true;
+      touched_.push_back(column);
+    }
+  }
+}
+
+void Worker::forget_touched() {
+  for (std::int32_t row : touched_) is_touched_[std::size_t(row)] = false;
+  touched_.clear();
+}
+
+bool Worker::train(Size position, double weight, const Results& r, DeltaSum& sum) {
+  begin(position);
+  const Optimizer& optimizer = round_->optimizers[std::size_t(round_->rule ? round_->rule[position] : 0)];
+  double first = kNothing, last = kNothing, total = 0;
+  for (const Size steps = steps_taken(*round_, position); step_ < steps; ++step_) {
+    gather(step_);
+    if (round_->interrupted()) throw Interrupted();
+    if (tracks_) note_touched();
+    last = take_step(optimizer, step_);
+    if (step_ == 0) first = last;
+    total += last;
+  }
+  const double squares = delta_squares(), norm = std::sqrt(squares);
+  const bool moved = step_ > 0, finite = std::isfinite(squares);
+  r.examples[position] = double(examples_of());
+  r.steps[position] = double(step_);
+  r.first_loss[position] = first;
+  r.last_loss[position] = last;
+  r.mean_loss[position] = moved ? total / double(step_) : kNothing;
+  r.delta_norm[position] = norm;
+  r.step_size[position] = moved ? lr_state_ : kNothing;
+  r.min_cosine[position] = min_cosine_;
+  r.refused[position] = !finite;
+  if (r.deltas) {
+    float* delta = r.deltas + position * program_.d();
+    for (Size i = 0; i < program_.d(); ++i) delta[i] = x_.data()[i] - start_[i];
+  }
+  if (moved && finite) {
+    double scale = round_->divide_by_steps ? 1.0 / double(step_) : 1.0;
+    if (round_->clip > 0) scale *= clip_scale(norm * scale, round_->clip);
+    sum.add(float(weight * scale), x_.data(), start_, touched_);
+  } else {
+    restore();
+  }
+  if (tracks_) forget_touched();
+  return !(moved && !finite);
+}
+
+}  // namespace fastfed

@@ -1,0 +1,89 @@
+// One thread's half of the engine: the memory of one client at a time, and its local training.
+#pragma once
+
+#include <vector>
+
+#include "cpu/aligned.h"
+#include "cpu/lanes.h"
+#include "cpu/layers/losses.h"
+#include "cpu/program.h"
+
+namespace fastfed {
+
+class Worker {
+ public:
+  Worker(const Program& program, Size batch);
+
+  Size batch() const { return batch_; }
+
+  // Before a round: room for what its optimizers keep.
+  void prepare(const Examples& examples, const Round& round, bool tracks);
+  // Trains the client at this position and adds its delta to `sum`, with this weight if it counts; false if refused.
+  bool train(Size position, double weight, const Results& results, DeltaSum& sum);
+
+  Size position() const { return position_; }
+  Size local_step() const { return step_; }
+
+ private:
+  // batches
+  Size examples_of() const { return round_->offsets[position_ + 1] - round_->offsets[position_]; }
+  void gather(Size step);
+  void order_of(Size epoch);
+  Size choose_rows(Size step);
+  void gather_inputs();
+  void gather_floats(Size row, float* to) const;
+  void gather_bytes(Size row, float* to) const;
+  void gather_tokens(Size row, std::int32_t* to) const;
+  void gather_targets();
+
+  // one step
+  LossResult pass(float* params, float* grads, bool fused, float lr);
+  LossResult loss();
+  void backward(bool fused);
+  void apply_gathered(const Program::Segment& segment);
+  bool fuses(const Optimizer& optimizer) const;
+  double take_step(const Optimizer& optimizer, Size step);
+  void previous_gradient(const Optimizer& optimizer);
+  const float* correction_of() const;
+  void rule_step(const Optimizer& optimizer, double lr, double loss_value);
+  double learning_rate(const Optimizer& optimizer, Size step) const;
+  void measure_cosine(Size step);
+
+  // one client
+  void begin(Size position);
+  void reset_state(const Optimizer& optimizer);
+  double delta_squares() const;
+  void restore();
+  void note_touched();
+  void forget_touched();
+  template <class Work> void for_moved(Work work) const;
+
+  const Program& program_;
+  Size batch_;
+  const Examples* examples_ = nullptr;
+  const Round* round_ = nullptr;
+  bool tracks_ = false;
+
+  // memory sized once
+  AlignedArray<float> arena_;
+  std::vector<Slot> slots_;
+  std::vector<float*> kept_;
+  AlignedArray<float> x_, grads_;
+  std::vector<AlignedArray<float>> state_;  // m, v, nu, mu, previous gradient, previous model, sum of gradients
+  std::vector<Size> state_sizes_;
+  std::vector<std::int32_t> tokens_, labels_;
+  std::vector<float> targets_;
+  std::vector<Size> rows_, order_;
+  Frame frame_{};
+
+  // the client at work
+  Size position_ = 0, step_ = 0, epoch_ = 0, ordered_epoch_ = -1;
+  const float* start_ = nullptr;
+  bool loaded_ = false;
+  std::int64_t steps_done_ = 0, refreshes_ = 0;
+  double lr_state_ = 0, theta_ = 0, move_ = 0, min_cosine_ = 0;
+  std::vector<std::int32_t> touched_;
+  std::vector<bool> is_touched_;
+};
+
+}  // namespace fastfed

@@ -1,0 +1,175 @@
+"""The client optimizers by name: frozen settings, no loops. Their formulas live in ``fastfed.kernels``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar
+
+from .kernels.table import CLIENT_RULES, resolve_options
+
+_NOT_STEP_OPTIONS = ("warmup", "v0", "delay_mode", "delay_unit", "same_batch", "form", "cover")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Client:
+    """What every client optimizer has: gradient corrections and a local warm-up.
+
+    `weight_decay` and `prox` (FedProx's mu, pulling towards the start model) are added to the gradient, which is then
+    scaled down to norm `clip`. The learning rate grows linearly over the first `warmup` local steps (0: none).
+    """
+
+    weight_decay: float = 0.0
+    prox: float = 0.0
+    clip: float | None = None
+    warmup: int = 0
+
+    finds_step_size: ClassVar[bool] = False  # whether the rule chooses its own learning rate
+
+    def __post_init__(self) -> None:
+        if isinstance(self.warmup, bool) or not isinstance(self.warmup, int) or self.warmup < 0:
+            raise ValueError(f"warmup: must be a whole number >= 0, got {self.warmup!r}")
+        if self.warmup and self.finds_step_size:
+            raise ValueError(f"warmup: client rule {self.rule!r} finds its step size itself")
+        resolve_options(f"client rule {self.rule!r}", CLIENT_RULES[self.rule].options, self.step_options())
+
+    @property
+    def rule(self) -> str:
+        """The name of the rule in ``fastfed.kernels``."""
+        raise NotImplementedError
+
+    def step_options(self) -> dict[str, Any]:
+        """The options of ``kernels.client_step``, learning rate included where the rule has one."""
+        named = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: value for name, value in named.items() if name not in _NOT_STEP_OPTIONS}
+
+    def state_options(self) -> dict[str, Any]:
+        """The options of ``kernels.client_state``, packing aside."""
+        named = ("v0", "delay_mode", "same_batch")
+        options = {name: getattr(self, name) for name in named if hasattr(self, name)}
+        return {name: value for name, value in options.items() if value is not None}
+
+    def learning_rate(self, lr: float, step: int) -> float:
+        """The learning rate of local step `step` (counted from 1) under the warm-up."""
+        return lr * min(1.0, step / self.warmup) if self.warmup else lr
+
+
+@dataclass(frozen=True)
+class SGD(Client):
+    """x -= lr * g."""
+
+    lr: float
+    rule: ClassVar[str] = "sgd"
+
+
+@dataclass(frozen=True)
+class Momentum(Client):
+    """u = momentum * u + g; x -= lr * u. The state starts at 0 every round."""
+
+    lr: float
+    momentum: float = 0.9
+    rule: ClassVar[str] = "momentum"
+
+
+@dataclass(frozen=True)
+class Adaptive(Client):
+    """What optimizers with a second moment share.
+
+    `delay` z refreshes it every z-th local step, or epoch with `delay_unit` "epoch"; `floor` is FedAda2's eps_s; `v0`
+    starts it at a constant (a server's v comes with the round's work instead).
+    """
+
+    lr: float
+    eps: float = 1e-8
+    delay: int = 1
+    delay_unit: str = "step"
+    floor: float = 0.0
+    v0: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.delay_unit not in ("step", "epoch"):
+            raise ValueError(f"delay_unit: must be 'step' or 'epoch', got {self.delay_unit!r}")
+        super().__post_init__()
+
+
+@dataclass(frozen=True)
+class AdaGrad(Adaptive):
+    """v += g^2; x -= lr * g / (sqrt(v) + eps)."""
+
+    rule: ClassVar[str] = "adagrad"
+
+
+@dataclass(frozen=True)
+class Adam(Adaptive):
+    """Adam with bias correction, its state starting at 0 every round."""
+
+    beta1: float = 0.9
+    beta2: float = 0.999
+    rule: ClassVar[str] = "adam"
+
+
+@dataclass(frozen=True)
+class SM3(Adaptive):
+    """Second moments per row and column instead of per coordinate.
+
+    `form` "adagrad" (sums) or "adam" (moving averages, first moment `beta1`, default 0.9 there and 0 elsewhere);
+    `cover` "II" (default) or "I"; `delay_mode` "compact" or "exact" (keeps nu between refreshes).
+    """
+
+    form: str = "adagrad"
+    cover: str = "II"
+    delay_mode: str = "compact"
+    beta1: float | None = None
+    beta2: float | None = None
+    root_eps: float | None = None
+
+    @property
+    def rule(self) -> str:
+        rules = {
+            ("adagrad", "II"): "sm3",
+            ("adagrad", "I"): "sm3_1",
+            ("adam", "II"): "sm3_adam",
+            ("adam", "I"): "sm3_1_adam",
+        }
+        if (self.form, self.cover) not in rules:
+            raise ValueError(
+                f"form: must be 'adagrad' or 'adam' and cover 'II' or 'I', got {self.form!r}, {self.cover!r}"
+            )
+        return rules[self.form, self.cover]
+
+    def step_options(self) -> dict[str, Any]:
+        return {name: value for name, value in super().step_options().items() if value is not None or name == "clip"}
+
+    def state_options(self) -> dict[str, Any]:
+        options = super().state_options()
+        if self.form == "adagrad" and self.beta1:
+            options["beta1"] = self.beta1
+        return options
+
+
+@dataclass(frozen=True)
+class DeltaSGD(Client):
+    """A step size per client from its last two gradients. `lr` is the first step's.
+
+    `same_batch` evaluates the previous gradient again, at the previous model on the current batch.
+    """
+
+    lr: float = 0.2
+    gamma: float = 2.0
+    delta: float = 0.1
+    theta: float = 1.0
+    grow_first: bool = False
+    lr_eps: float = 0.0
+    same_batch: bool = False
+    rule: ClassVar[str] = "delta_sgd"
+    finds_step_size: ClassVar[bool] = True
+
+
+@dataclass(frozen=True)
+class SPS(Client):
+    """Stochastic Polyak step sizes: lr = min((loss - f_star) / (c * |g|^2), lr_max)."""
+
+    c: float = 0.5
+    f_star: float = 0.0
+    lr_max: float = 1.0
+    rule: ClassVar[str] = "sps"
+    finds_step_size: ClassVar[bool] = True

@@ -1,0 +1,128 @@
+"""The flat example store: the examples of all clients in one place, in the form they came in.
+
+Nothing is copied per client or per round: images stay bytes, bags of words stay sparse, and a batch is made of rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Sparse:
+    """A matrix of mostly zeros, row by row (CSR).
+
+    Row i holds ``values[starts[i]:starts[i + 1]]`` (float32) at ``columns[...]`` (int32, below `width`, each at most
+    once); `starts` is (rows + 1,) int64.
+    """
+
+    starts: Tensor
+    columns: Tensor
+    values: Tensor
+    width: int
+
+    def __post_init__(self) -> None:
+        for name, dtype in (("starts", torch.int64), ("columns", torch.int32), ("values", torch.float32)):
+            tensor = getattr(self, name)
+            if not isinstance(tensor, Tensor) or tensor.dtype is not dtype or tensor.dim() != 1:
+                raise TypeError(f"{name}: must be a one-dimensional {dtype} tensor")
+        if self.columns.shape != self.values.shape:
+            raise ValueError(f"columns: has {self.columns.numel()} entries, values has {self.values.numel()}")
+        if self.starts.numel() == 0 or self.starts[0] != 0 or self.starts[-1] != self.columns.numel():
+            raise ValueError(f"starts: must run from 0 to the number of values, {self.columns.numel()}")
+        if bool((self.starts[1:] < self.starts[:-1]).any()):
+            raise ValueError("starts: must not fall")
+        if self.columns.numel() and not 0 <= int(self.columns.min()) <= int(self.columns.max()) < self.width:
+            raise ValueError(f"columns: must lie in [0, {self.width})")
+
+    @classmethod
+    def of(cls, dense: Tensor) -> Sparse:
+        """The non-zeros of a (rows, width) matrix."""
+        rows, columns = dense.nonzero(as_tuple=True)
+        starts = torch.zeros(dense.shape[0] + 1, dtype=torch.int64)
+        starts[1:] = torch.bincount(rows, minlength=dense.shape[0]).cumsum(0)
+        return cls(starts, columns.to(torch.int32), dense[rows, columns].to(torch.float32), dense.shape[1])
+
+    def __len__(self) -> int:
+        return self.starts.numel() - 1
+
+    def dense(self, rows: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
+        """The given rows (n,) int64 as a matrix (n, width)."""
+        begin, end = self.starts[rows], self.starts[rows + 1]
+        counts = end - begin
+        where = torch.arange(len(rows)).repeat_interleave(counts)
+        within = torch.arange(int(counts.sum())) - (counts.cumsum(0) - counts).repeat_interleave(counts)
+        entries = begin.repeat_interleave(counts) + within
+        out = torch.zeros(len(rows), self.width, dtype=dtype)
+        out[where, self.columns[entries].long()] = self.values[entries].to(dtype)
+        return out
+
+
+@dataclass(frozen=True)
+class Pixels:
+    """Images as bytes (examples, channels, height, width), normalised when read: ``(byte / 255 - mean) / std``.
+
+    `mean` and `std` have one number per channel; by default bytes are only scaled to [0, 1].
+    """
+
+    bytes: Tensor
+    mean: tuple[float, ...] = (0.0,)
+    std: tuple[float, ...] = (1.0,)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.bytes, Tensor) or self.bytes.dtype is not torch.uint8 or self.bytes.dim() != 4:
+            raise TypeError("bytes: must be a uint8 tensor (examples, channels, height, width)")
+        for name in ("mean", "std"):
+            if len(getattr(self, name)) not in (1, self.bytes.shape[1]):
+                raise ValueError(f"{name}: must hold one number, or one per channel ({self.bytes.shape[1]})")
+        if not all(s > 0 for s in self.std):
+            raise ValueError(f"std: must be > 0, got {self.std}")
+
+    def __len__(self) -> int:
+        return self.bytes.shape[0]
+
+    def dense(self, rows: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
+        """The given rows (n,) int64 as images (n, channels, height, width), normalised in `dtype`."""
+        mean = torch.tensor(self.mean, dtype=dtype).view(1, -1, 1, 1)
+        std = torch.tensor(self.std, dtype=dtype).view(1, -1, 1, 1)
+        return (self.bytes[rows].to(dtype) / 255 - mean) / std
+
+
+Inputs = Tensor | Sparse | Pixels
+
+
+@dataclass(frozen=True)
+class Examples:
+    """Inputs and targets, row for row.
+
+    `inputs`: float32 (examples, ...), int64 tokens (examples, length), `Pixels`, or `Sparse` rows. `targets`: int64
+    labels (examples,), int64 sequences (examples, length), float32 (examples, ...), or `Sparse` tags.
+    """
+
+    inputs: Inputs
+    targets: Tensor | Sparse
+
+    def __post_init__(self) -> None:
+        if len(self.inputs) != len(self.targets):
+            raise ValueError(f"targets: has {len(self.targets)} rows, inputs has {len(self.inputs)}")
+        for name in ("inputs", "targets"):
+            value = getattr(self, name)
+            if isinstance(value, Tensor) and value.dtype not in (torch.float32, torch.int64):
+                raise TypeError(f"{name}: must be float32, int64, Sparse or (inputs) Pixels, got {value.dtype}")
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+    def batch(self, rows: Tensor, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
+        """The given rows (n,) int64 as dense tensors (inputs, targets): floating-point ones in `dtype`."""
+        return _rows(self.inputs, rows, dtype), _rows(self.targets, rows, dtype)
+
+
+def _rows(store: Inputs, rows: Tensor, dtype: torch.dtype) -> Tensor:
+    if not isinstance(store, Tensor):
+        return store.dense(rows, dtype)
+    picked = store[rows]
+    return picked.to(dtype) if picked.is_floating_point() else picked

@@ -1,0 +1,226 @@
+"""The models of the papers: plain torch layers that torch.fx can trace, so every executor runs them.
+
+Papers, as in the documentation: AFO = "Adaptive Federated Optimization", DSGD = "Adaptive Federated Learning with
+Auto-Tuned Clients" (Delta-SGD), CC = "Client-Centric Federated Adaptive Optimization". Shapes leave out the batch.
+All models give logits: the losses want no softmax.
+"""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+class LSTM(nn.Module):
+    """Long short-term memory, (n, T, input) -> (n, T, hidden) from a zero state, one bias per gate.
+
+    As ``nn.LSTM(batch_first=True)``, gates in its order i, f, g, o, but with a single bias (the papers' parameter
+    counts have one) and only the outputs returned. Plain matrix products, so that ``torch.func.vmap`` can run it.
+    """
+
+    def __init__(self, input: int, hidden: int, layers: int = 1) -> None:
+        super().__init__()
+        for name, size in (("input", input), ("hidden", hidden), ("layers", layers)):
+            if size < 1:
+                raise ValueError(f"{name}: must be >= 1, got {size}")
+        self.input, self.hidden, self.layers = input, hidden, layers
+        for layer in range(layers):
+            width = input if layer == 0 else hidden
+            self.register_parameter(f"weight_ih_l{layer}", nn.Parameter(torch.empty(4 * hidden, width)))
+            self.register_parameter(f"weight_hh_l{layer}", nn.Parameter(torch.empty(4 * hidden, hidden)))
+            self.register_parameter(f"bias_l{layer}", nn.Parameter(torch.empty(4 * hidden)))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Uniform in +-1/sqrt(hidden), as in torch."""
+        bound = 1 / math.sqrt(self.hidden)
+        for parameter in self.parameters():
+            nn.init.uniform_(parameter, -bound, bound)
+
+    def extra_repr(self) -> str:
+        return f"{self.input}, {self.hidden}, layers={self.layers}"
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in range(self.layers):
+            weight_ih, weight_hh, bias = (getattr(self, f"{p}_l{layer}") for p in ("weight_ih", "weight_hh", "bias"))
+            x = _recur(F.linear(x, weight_ih, bias), weight_hh)
+        return x
+
+
+def _recur(driven: Tensor, weight: Tensor) -> Tensor:
+    """One layer over time: `driven` (n, T, 4H) is what the inputs and the bias give to the gates."""
+    hidden = cell = driven.new_zeros(driven.shape[0], weight.shape[1])
+    outputs = []
+    for now in driven.unbind(1):
+        i, f, g, o = (now + hidden @ weight.t()).chunk(4, dim=-1)
+        cell = torch.sigmoid(f) * cell + torch.sigmoid(i) * torch.tanh(g)
+        hidden = torch.sigmoid(o) * torch.tanh(cell)
+        outputs.append(hidden)
+    return torch.stack(outputs, dim=1)
+
+
+def softmax_regression(inputs: int = 784, classes: int = 10) -> nn.Sequential:
+    """Multinomial logistic regression: any shape of `inputs` numbers -> (classes,)."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(inputs, classes))
+
+
+def mlp(*sizes: int) -> nn.Sequential:
+    """Dense layers with ReLU between them: any shape of sizes[0] numbers -> (sizes[-1],).
+
+    ``mlp(784, 200, 200, 10)`` is the "2NN" of the FedAvg paper.
+    """
+    if len(sizes) < 2:
+        raise ValueError(f"sizes: must name at least inputs and outputs, got {sizes}")
+    layers = [layer for pair in pairwise(sizes) for layer in (nn.Linear(*pair), nn.ReLU())]
+    return nn.Sequential(nn.Flatten(), *layers[:-1])
+
+
+def emnist_cnn(classes: int = 62, dropout: bool = True, first_relu: bool = False) -> nn.Sequential:
+    """AFO Table 4, character recognition: (1, 28, 28) -> (classes,); 1,206,590 parameters.
+
+    The table has no activation after the first convolution; the authors' code has a ReLU there (`first_relu`).
+    """
+    return nn.Sequential(
+        nn.Conv2d(1, 32, 3),
+        nn.ReLU() if first_relu else nn.Identity(),
+        nn.Conv2d(32, 64, 3),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Dropout(0.25 if dropout else 0.0),
+        nn.Flatten(),
+        nn.Linear(9216, 128),
+        nn.ReLU(),
+        nn.Dropout(0.5 if dropout else 0.0),
+        nn.Linear(128, classes),
+    )
+
+
+def emnist_autoencoder() -> nn.Sequential:
+    """AFO Table 3: 784 numbers in any shape -> (784,), a sigmoid after every dense layer, for the loss "mse";
+    2,837,314 parameters."""
+    sizes = (784, 1000, 500, 250, 30, 250, 500, 1000, 784)
+    layers = [layer for pair in pairwise(sizes) for layer in (nn.Linear(*pair), nn.Sigmoid())]
+    return nn.Sequential(nn.Flatten(), *layers)
+
+
+def shakespeare_lstm(vocabulary: int = 90) -> nn.Sequential:
+    """AFO Table 5, next character: tokens (80,) -> (80, vocabulary); 820,522 parameters."""
+    return nn.Sequential(nn.Embedding(vocabulary, 8), LSTM(8, 256, layers=2), nn.Linear(256, vocabulary))
+
+
+def stack_overflow_nwp(vocabulary: int = 10004) -> nn.Sequential:
+    """AFO Table 6, next word: tokens (20,) -> (20, vocabulary); 4,050,748 parameters.
+
+    `vocabulary` counts the words and the four tokens for padding, unknown words, begin and end.
+    """
+    return nn.Sequential(
+        nn.Embedding(vocabulary, 96), LSTM(96, 670), nn.Linear(670, 96), nn.Linear(96, vocabulary)
+    )  # fmt: skip
+
+
+def stack_overflow_lr(words: int = 10000, tags: int = 500) -> nn.Sequential:
+    """AFO's tag prediction: a bag of words (words,), dense or sparse -> (tags,), for the loss "binary_cross_entropy";
+    5,000,500 parameters."""
+    return nn.Sequential(nn.Linear(words, tags))
+
+
+def fmnist_cnn(classes: int = 10, dropout: bool = True) -> nn.Sequential:
+    """DSGD's shallow CNN for MNIST and Fashion-MNIST: (1, 28, 28) -> (classes,); 21,840 parameters.
+
+    The paper says "two convolutional and two fully-connected layers, followed by dropout and ReLU"; the sizes (5x5x10,
+    5x5x20, 50) are those of the authors' code. Its first dropout drops whole channels; here it drops single numbers.
+    """
+    return nn.Sequential(
+        nn.Conv2d(1, 10, 5),
+        nn.MaxPool2d(2),
+        nn.ReLU(),
+        nn.Conv2d(10, 20, 5),
+        nn.Dropout(0.5 if dropout else 0.0),
+        nn.MaxPool2d(2),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(320, 50),
+        nn.ReLU(),
+        nn.Dropout(0.5 if dropout else 0.0),
+        nn.Linear(50, classes),
+    )
+
+
+def lenet(classes: int = 10) -> nn.Sequential:
+    """CC's CNN for Fashion-MNIST: (1, 28, 28) -> (classes,); 44,426 parameters."""
+    return nn.Sequential(
+        nn.Conv2d(1, 6, 5),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(6, 16, 5),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(256, 120),
+        nn.ReLU(),
+        nn.Linear(120, 84),
+        nn.ReLU(),
+        nn.Linear(84, classes),
+    )
+
+
+class Residual(nn.Module):
+    """relu(body(x) + shortcut(x)): one block of a residual network."""
+
+    def __init__(self, body: nn.Module, shortcut: nn.Module) -> None:
+        super().__init__()
+        self.body, self.shortcut = body, shortcut
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.relu(self.body(x) + self.shortcut(x))
+
+
+def resnet18_gn(classes: int = 10, groups: int = 2) -> nn.Sequential:
+    """AFO's ResNet-18 for CIFAR, group norm in place of batch norm: (3, H, W), 24x24 there -> (classes,).
+
+    A 3x3 stem without pooling, as usual for small pictures; 11,173,962 parameters with 10 classes.
+    """
+    return _resnet((2, 2, 2, 2), classes, groups, bottleneck=False)
+
+
+def resnet50_gn(classes: int = 100, groups: int = 2) -> nn.Sequential:
+    """DSGD's ResNet-50 for CIFAR-100, group norm in place of batch norm: (3, H, W) -> (classes,).
+
+    A 3x3 stem without pooling; 23,705,252 parameters with 100 classes.
+    """
+    return _resnet((3, 4, 6, 3), classes, groups, bottleneck=True)
+
+
+def _resnet(depths: tuple[int, ...], classes: int, groups: int, bottleneck: bool) -> nn.Sequential:
+    blocks: list[nn.Module] = []
+    channels = 64
+    for stage, depth in enumerate(depths):
+        for block in range(depth):
+            stride = 2 if stage > 0 and block == 0 else 1
+            width = 64 << stage
+            out = 4 * width if bottleneck else width
+            body = _bottleneck if bottleneck else _basic
+            plain = stride == 1 and channels == out
+            shortcut = nn.Identity() if plain else nn.Sequential(*_convolve(channels, out, 1, stride, groups))
+            blocks.append(Residual(body(channels, width, stride, groups), shortcut))
+            channels = out
+    stem = (*_convolve(3, 64, 3, 1, groups), nn.ReLU())
+    return nn.Sequential(*stem, *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, classes))
+
+
+def _convolve(channels: int, out: int, kernel: int, stride: int, groups: int) -> tuple[nn.Module, nn.Module]:
+    return nn.Conv2d(channels, out, kernel, stride, kernel // 2, bias=False), nn.GroupNorm(groups, out)
+
+
+def _basic(channels: int, width: int, stride: int, groups: int) -> nn.Sequential:
+    first, second = _convolve(channels, width, 3, stride, groups), _convolve(width, width, 3, 1, groups)
+    return nn.Sequential(*first, nn.ReLU(), *second)
+
+
+def _bottleneck(channels: int, width: int, stride: int, groups: int) -> nn.Sequential:
+    first, second = _convolve(channels, width, 1, 1, groups), _convolve(width, width, 3, stride, groups)
+    return nn.Sequential(*first, nn.ReLU(), *second, nn.ReLU(), *_convolve(width, 4 * width, 1, 1, groups))

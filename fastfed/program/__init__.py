@@ -1,0 +1,6 @@
+"""torch.fx: an nn.Module becomes a static program for the native engine, or a sentence why not."""
+
+from .ir import Instruction, Program, Unsupported, Value, describe
+from .trace import trace
+
+__all__ = ["Instruction", "Program", "Unsupported", "Value", "describe", "trace"]

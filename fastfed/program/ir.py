@@ -1,0 +1,166 @@
+"""The program itself: values, instructions over the packed vector, and how the engine lays the parameters out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Literal
+
+from torch import Tensor
+
+from ..losses import LossName
+from ..packing import Packing, Slot
+
+Kind = Literal["vector", "sequence", "image", "tokens", "sparse"]
+
+
+class Unsupported(ValueError):
+    """The native engine cannot run this model; the sentence names the layer and what would work."""
+
+
+@dataclass(frozen=True)
+class Value:
+    """One tensor of the forward pass; `shape` is that of one example, as torch has it.
+
+    vector (F,), sequence (T, F), image (C, H, W), tokens (T,), sparse (width,).
+    """
+
+    kind: Kind
+    shape: tuple[int, ...]
+
+    @property
+    def spec(self) -> tuple[str, int, int, int, int]:
+        """(kind, rows, width, height, across): how the engine stores it, images with their channels last."""
+        if self.kind == "image":
+            channels, height, across = self.shape
+            return (self.kind, height * across, channels, height, across)
+        if self.kind == "tokens":
+            return (self.kind, self.shape[0], 0, 0, 0)
+        return (self.kind, math.prod(self.shape[:-1]), self.shape[-1], 0, 0)
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """One step of the forward pass: `op` makes value `output` out of `inputs`.
+
+    `params` are offsets of slots in the packed vector, -1 where there is none. `name` is the layer's or node's own
+    name, for people to read.
+    """
+
+    op: str
+    inputs: tuple[int, ...]
+    output: int
+    params: tuple[int, ...] = ()
+    settings: Mapping[str, float] = field(default_factory=dict)
+    name: str = ""
+
+
+@dataclass(frozen=True)
+class Program:
+    """A model's forward pass and loss. Value 0 is the input, value `output` is what the loss sees.
+
+    `layouts` names the slots that the engine holds with their axes permuted: an engine vector has the same offsets as
+    the packed vector, but other numbers' places within these slots.
+    """
+
+    values: tuple[Value, ...]
+    instructions: tuple[Instruction, ...]
+    packing: Packing
+    loss: LossName
+    output: int
+    layouts: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    input: int = 0
+
+    @property
+    def dropouts(self) -> int:
+        """How many dropout instructions there are; each has a random stream of its own."""
+        return sum(instruction.op == "dropout" for instruction in self.instructions)
+
+    @cached_property
+    def engine_packing(self) -> Packing:
+        """The packing of engine vectors: the same slots in the engine's shapes."""
+        slots = (
+            Slot(slot.name, slot.offset, tuple(slot.shape[axis] for axis in self._layout(slot)))
+            for slot in self.packing.slots
+        )
+        return replace(self.packing, slots=tuple(slots))
+
+    def to_engine(self, x: Tensor) -> Tensor:
+        """The engine vector of packed `x` (d,) or (n, d); `x` itself if the layouts are the same."""
+        return self._rearrange(x, self.packing, self.engine_packing, self.layouts)
+
+    def from_engine(self, x: Tensor) -> Tensor:
+        """The packed vector of engine vector `x` (d,) or (n, d); `x` itself if the layouts are the same."""
+        back = {name: tuple(axes.index(axis) for axis in range(len(axes))) for name, axes in self.layouts.items()}
+        return self._rearrange(x, self.engine_packing, self.packing, back)
+
+    def spec(self) -> tuple[list[tuple], list[tuple]]:
+        """Values and instructions as plain tuples, for the engine's constructor."""
+        values: list[tuple] = [value.spec for value in self.values]
+        instructions: list[tuple] = [
+            (step.op, list(step.inputs), step.output, list(step.params), dict(step.settings))
+            for step in self.instructions
+        ]
+        return values, instructions
+
+    def _layout(self, slot: Slot) -> tuple[int, ...]:
+        return self.layouts.get(slot.name, tuple(range(len(slot.shape))))
+
+    @staticmethod
+    def _rearrange(x: Tensor, source: Packing, target: Packing, axes: Mapping[str, tuple[int, ...]]) -> Tensor:
+        tensors = source.views(x)  # also refuses another size or dtype
+        if not axes:
+            return x
+        out = x.clone()
+        batch = x.dim() - 1
+        for name, place in target.views(out).items():
+            if name in axes:
+                place.copy_(tensors[name].permute(*range(batch), *(batch + axis for axis in axes[name])))
+        return out
+
+
+def describe(program: Program) -> str:
+    """The instructions as a table: name, op and settings, shapes, parameters.
+
+    >>> import torch
+    >>> from fastfed.program import trace
+    >>> model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.ReLU(), torch.nn.Linear(3, 2))
+    >>> print(describe(trace(model, torch.zeros(1, 4), "cross_entropy")))
+    name  op      shapes      parameters
+    0     linear  (4) -> (3)  0.weight 0.bias
+    1     relu    (3) -> (3)
+    2     linear  (3) -> (2)  2.weight 2.bias
+    loss  cross_entropy of (2)
+    """
+    names = {slot.offset: slot.name for slot in program.packing.slots}
+    rows = [("name", "op", "shapes", "parameters")]
+    for step in program.instructions:
+        settings = ", ".join(_settings(step.settings))
+        before = " + ".join(_sizes(program.values[number]) for number in step.inputs)
+        rows.append(
+            (
+                step.name,
+                f"{step.op}({settings})" if settings else step.op,
+                f"{before} -> {_sizes(program.values[step.output])}",
+                " ".join(names[offset] for offset in step.params if offset >= 0),
+            )
+        )
+    widths = [max(len(row[column]) for row in rows) for column in range(4)]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    return "\n".join([*lines, f"loss  {program.loss} of {_sizes(program.values[program.output])}"])
+
+
+def _settings(settings: Mapping[str, float]) -> Iterator[str]:
+    """name=value, and kernel=3x5 for kernel_h=3, kernel_w=5."""
+    for name, setting in settings.items():
+        stem, _, axis = name.rpartition("_")
+        if axis == "h":
+            yield f"{stem}={setting:g}x{settings[f'{stem}_w']:g}"
+        elif axis != "w":
+            yield f"{name}={setting:g}"
+
+
+def _sizes(value: Value) -> str:
+    return f"({' x '.join(map(str, value.shape))})"

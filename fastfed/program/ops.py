@@ -1,0 +1,286 @@
+"""Builders of everything that computes: products, recurrence, pooling, activations, norms."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from .. import models
+from .draft import NUMBERS, Activation, Draft, FinalState, Weight
+from .table import Builder, builds
+
+# ---- products
+
+
+@builds(F.linear)
+def linear(draft: Draft, input: Any, weight: Any, bias: Any = None) -> Activation:
+    value = draft.number(input, "vector", "sequence", "sparse")
+    sparse = draft.values[value].kind == "sparse"
+    params = (draft.slot(weight, *((1, 0) if sparse else (0, 1))), draft.slot(bias))
+    return draft.emit("sparse_linear" if sparse else "linear", (value,), draft.shape(F.linear, input, weight), params)
+
+
+@builds(F.conv2d)
+def conv2d(
+    draft: Draft,
+    input: Any,
+    weight: Any,
+    bias: Any = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
+) -> Activation:
+    value = draft.number(input, "image")
+    if groups != 1:
+        draft.refuse(f"has groups={groups}; the native engine's convolutions have one group")
+    if _pair(dilation) != (1, 1):
+        draft.refuse(f"has dilation={dilation}; the native engine's convolutions have dilation 1")
+    params = (draft.slot(weight, 2, 3, 1, 0), draft.slot(bias))
+    kernel = _pair(weight.shape[2:])
+    window = _window(kernel, stride, _padding(draft, padding, kernel))
+    shape = draft.shape(F.conv2d, input, weight, stride=stride, padding=padding)
+    return draft.emit("conv2d", (value,), shape, params, window)
+
+
+def _padding(draft: Draft, padding: Any, kernel: tuple[int, int]) -> tuple[int, int]:
+    if padding == "valid":
+        return (0, 0)
+    if padding != "same":
+        return _pair(padding)
+    if any(size % 2 == 0 for size in kernel):
+        draft.refuse(f"has padding='same' with an even kernel {kernel}, which pads unevenly; give numbers instead")
+    return (kernel[0] // 2, kernel[1] // 2)
+
+
+@builds(F.embedding)
+def embedding(
+    draft: Draft,
+    input: Any,
+    weight: Any,
+    padding_idx: int | None = None,
+    max_norm: float | None = None,
+    norm_type: float = 2.0,
+    scale_grad_by_freq: bool = False,
+    sparse: bool = False,
+) -> Activation:
+    value = draft.number(input, "tokens")
+    for name, given in (("max_norm", max_norm), ("scale_grad_by_freq", scale_grad_by_freq), ("sparse", sparse)):
+        if given:
+            draft.refuse(f"has {name}={given}; the native engine's embeddings are plain tables")
+    params = (draft.slot(weight),)
+    rows, width = weight.shape
+    table = {"padding_idx": -1 if padding_idx is None else padding_idx % rows, "vocabulary": rows}
+    return draft.emit("embedding", (value,), (*input.shape, width), params, table)
+
+
+# ---- recurrence: leaf modules, which also get the module itself and `weight`, that finds its parameters
+
+
+@builds(models.LSTM)
+def lstm(draft: Draft, module: models.LSTM, weight: Callable[[str], Weight], x: Any) -> Activation:
+    for layer in range(module.layers):
+        names = (f"weight_ih_l{layer}", f"weight_hh_l{layer}", f"bias_l{layer}")
+        x = _lstm_layer(draft, x, module.hidden, *map(weight, names), None)
+    return x
+
+
+@builds(nn.LSTM)
+def torch_lstm(
+    draft: Draft, module: nn.LSTM, weight: Callable[[str], Weight], input: Any, hx: Any = None
+) -> tuple[Activation, FinalState]:
+    refusals = {
+        "batch_first=False": not module.batch_first,
+        "bidirectional=True": module.bidirectional,
+        f"proj_size={module.proj_size}": module.proj_size > 0,
+        f"dropout={module.dropout} between its layers": module.dropout > 0 and module.num_layers > 1,
+        "a given initial state": hx is not None,
+    }
+    for option, given in refusals.items():
+        if given:
+            draft.refuse(
+                f"has {option}; the native engine's LSTMs are batch_first, one-way, without dropout inside, from zero"
+            )
+    for layer in range(module.num_layers):
+        biases = [weight(f"bias_{part}_l{layer}") if module.bias else None for part in ("ih", "hh")]
+        weights = weight(f"weight_ih_l{layer}"), weight(f"weight_hh_l{layer}")
+        input = _lstm_layer(draft, input, module.hidden_size, *weights, *biases)
+    return input, FinalState()
+
+
+def _lstm_layer(draft: Draft, x: Any, hidden: int, *weights: Weight | None) -> Activation:
+    value = draft.number(x, "sequence")
+    weight = weights[0]
+    assert weight is not None
+    length, width = draft.values[value].shape
+    if width != weight.shape[1]:
+        draft.refuse(f"takes {weight.shape[1]} features, but is given {width}")
+    return draft.emit("lstm", (value,), (length, hidden), tuple(draft.slot(weight) for weight in weights))
+
+
+# ---- pooling
+
+
+@builds(F.max_pool2d, torch.max_pool2d)
+def max_pool(
+    draft: Draft,
+    input: Any,
+    kernel_size: Any,
+    stride: Any = None,
+    padding: Any = 0,
+    dilation: Any = 1,
+    ceil_mode: bool = False,
+    return_indices: bool = False,  # True is another function to torch
+) -> Activation:
+    if _pair(dilation) != (1, 1):
+        draft.refuse(f"has dilation={dilation}; the native engine pools neighbours (dilation 1)")
+    return _pool(draft, "max_pool", F.max_pool2d, input, kernel_size, stride, padding, ceil_mode)
+
+
+@builds(F.avg_pool2d)
+def avg_pool(
+    draft: Draft,
+    input: Any,
+    kernel_size: Any,
+    stride: Any = None,
+    padding: Any = 0,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    divisor_override: int | None = None,
+) -> Activation:
+    if divisor_override is not None:
+        draft.refuse(f"has divisor_override={divisor_override}; the native engine divides by the window's size")
+    counted = {"count_include_pad": float(count_include_pad)}
+    return _pool(draft, "avg_pool", F.avg_pool2d, input, kernel_size, stride, padding, ceil_mode, **counted)
+
+
+def _pool(
+    draft: Draft, op: str, function: Any, x: Any, kernel: Any, stride: Any, padding: Any, ceil_mode: bool, **more: float
+) -> Activation:
+    value = draft.number(x, "image")
+    if ceil_mode:
+        draft.refuse("has ceil_mode=True; the native engine drops windows that do not fit (ceil_mode=False)")
+    stride = stride or kernel  # None and an empty list mean the kernel's
+    shape = draft.shape(function, x, kernel, stride, padding)
+    return draft.emit(op, (value,), shape, settings={**_window(_pair(kernel), stride, _pair(padding)), **more})
+
+
+@builds(F.adaptive_avg_pool2d)
+def adaptive_avg_pool(draft: Draft, input: Any, output_size: Any) -> Activation:
+    value = draft.number(input, "image")
+    return draft.emit("adaptive_avg_pool", (value,), draft.shape(F.adaptive_avg_pool2d, input, output_size))
+
+
+@builds(F.adaptive_max_pool2d)
+def adaptive_max_pool(draft: Draft, input: Any, output_size: Any, return_indices: bool = False) -> Activation:
+    value = draft.number(input, "image")
+    return draft.emit("adaptive_max_pool", (value,), draft.shape(F.adaptive_max_pool2d, input, output_size))
+
+
+@builds(torch.mean, "mean")
+def mean(draft: Draft, input: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Activation:
+    value = draft.number(input, "image")
+    axes = {axis % 4 for axis in (dim if isinstance(dim, (tuple, list)) else (dim,)) if axis is not None}
+    if axes != {2, 3} or dtype is not None:
+        draft.refuse("takes another mean than that of an image over (2, 3), which is all that the native engine has")
+    pooled = draft.emit("adaptive_avg_pool", (value,), (input.shape[0], 1, 1))
+    return pooled if keepdim else draft.see(pooled, pooled.shape[:1])
+
+
+# ---- number by number
+
+
+def _elementwise(op: str, *, inplace: bool = False) -> Builder:
+    def build(draft: Draft, input: Any, inplace: bool = inplace) -> Activation:
+        return _change(draft, op, input, inplace)
+
+    return build
+
+
+def _change(draft: Draft, op: str, x: Any, inplace: bool, **settings: float) -> Activation:
+    result = draft.emit(op, (draft.number(x, *NUMBERS),), x.shape, settings=settings)
+    if inplace:
+        draft.overwrite(x, result)
+    return result
+
+
+for _op in ("relu", "sigmoid", "tanh"):
+    builds(getattr(torch, _op), _op)(_elementwise(_op))
+    builds(getattr(torch, f"{_op}_"), f"{_op}_")(_elementwise(_op, inplace=True))
+builds(F.relu)(_elementwise("relu"))
+builds(F.silu)(_elementwise("silu"))
+
+
+@builds(F.gelu)
+def gelu(draft: Draft, input: Any, approximate: str = "none") -> Activation:
+    return _change(draft, "gelu", input, False, tanh=approximate == "tanh")
+
+
+@builds(F.dropout)
+def dropout(draft: Draft, input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Activation:
+    """The program's last pass numbers the dropouts."""
+    if p == 0 or not training:
+        return input
+    return _change(draft, "dropout", input, inplace, p=p, index=0)
+
+
+def _add(draft: Draft, x: Any, other: Any, alpha: float, inplace: bool) -> Activation:
+    if alpha != 1:
+        draft.refuse(f"has alpha={alpha}; the native engine adds as it is (alpha=1)")
+    values = draft.number(x, *NUMBERS), draft.number(other, *NUMBERS)
+    if x.shape != other.shape:
+        draft.refuse(f"adds shapes {x.shape} and {other.shape}; the native engine adds tensors of one shape")
+    result = draft.emit("add", values, x.shape)
+    if inplace:
+        draft.overwrite(x, result)
+    return result
+
+
+@builds(operator.add, torch.add, "add")
+def add(draft: Draft, input: Any, other: Any, *, alpha: float = 1) -> Activation:
+    return _add(draft, input, other, alpha, inplace=False)
+
+
+@builds(operator.iadd, "add_")
+def add_(draft: Draft, input: Any, other: Any, *, alpha: float = 1) -> Activation:
+    return _add(draft, input, other, alpha, inplace=True)
+
+
+# ---- norms
+
+
+@builds(F.group_norm)
+def group_norm(
+    draft: Draft, input: Any, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5
+) -> Activation:
+    value = draft.number(input, "image")
+    shape = draft.shape(F.group_norm, input, num_groups, weight, bias)
+    params = draft.slot(weight), draft.slot(bias)
+    return draft.emit("group_norm", (value,), shape, params, {"groups": num_groups, "eps": eps})
+
+
+@builds(F.layer_norm)
+def layer_norm(
+    draft: Draft, input: Any, normalized_shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5
+) -> Activation:
+    value = draft.number(input, "vector", "sequence")
+    if len(normalized_shape) != 1:
+        draft.refuse(f"has normalized_shape={tuple(normalized_shape)}; the native engine normalises the last axis")
+    shape = draft.shape(F.layer_norm, input, normalized_shape, weight, bias)
+    return draft.emit("layer_norm", (value,), shape, (draft.slot(weight), draft.slot(bias)), {"eps": eps})
+
+
+def _pair(x: Any) -> tuple[int, int]:
+    """One number for both axes, or one each."""
+    both = (x,) * 2 if isinstance(x, int) else tuple(x) * 2
+    return (int(both[0]), int(both[1]))
+
+
+def _window(kernel: tuple[int, int], stride: Any, padding: tuple[int, int]) -> dict[str, float]:
+    pairs = {"kernel": kernel, "stride": _pair(stride), "pad": padding}
+    return {f"{name}_{axis}": pair[i] for name, pair in pairs.items() for i, axis in enumerate("hw")}

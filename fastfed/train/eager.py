@@ -1,0 +1,180 @@
+"""The executor for any module and any loss: plain autograd, client by client. It is the oracle for the others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from queue import SimpleQueue
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from ..data import Examples
+from ..losses import Loss, LossFunction, find_loss
+from ..packing import Packing
+from .batches import Batches, steps_taken
+from .cosine import LeastCosine
+from .dropout import Dropout, Uniforms, client_uniforms, torch_random_state_guarded
+from .model import LocalModel, check_fit
+from .optimizer import LocalOptimizer, Surroundings
+from .policy import DeltaSum
+from .threads import in_order, one_thread_per_operation
+from .work import Outcome, RoundWork, empty_scalars
+
+
+class Eager:
+    """Trains clients one by one with autograd, `threads` of them side by side (default: as many as torch has).
+
+    Every torch operation runs in one thread, so the number of threads does not change a bit of the result.
+    """
+
+    name = "eager"
+    why = "plain autograd runs any module with any loss"
+
+    def __init__(
+        self,
+        module: nn.Module,
+        loss: Loss,
+        examples: Examples,
+        *,
+        threads: int | None = None,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        if threads is not None and (isinstance(threads, bool) or not isinstance(threads, int) or threads < 1):
+            raise ValueError(f"threads: must be a whole number >= 1, or None, got {threads!r}")
+        self.loss, self.examples, self.device = find_loss(loss), examples, torch.device(device)
+        self.threads = torch.get_num_threads() if threads is None else threads
+        self.packing = Packing.of(module)
+        self.models: SimpleQueue[LocalModel] = SimpleQueue()  # one per thread
+        for _ in range(self.threads):
+            self.models.put(LocalModel(module, self.device))
+
+    def run(self, work: RoundWork) -> Outcome:
+        """The round's weighted sum of deltas, and its scalars."""
+        check_fit(work, self.packing, self.examples)
+        steps = steps_taken(work)
+        total, scalars = DeltaSum(work, steps, self.device), empty_scalars(len(work))
+        busy = steps.nonzero().flatten().tolist()
+        with torch_random_state_guarded(), one_thread_per_operation():
+            trained = in_order(lambda position: self._train(work, position, int(steps[position])), busy, self.threads)
+            for position, (delta, of_client) in zip(busy, trained, strict=True):
+                total.add(torch.tensor([position]), delta[None])
+                for name, value in of_client.items():
+                    scalars[name][position] = value
+        return total.outcome(scalars)
+
+    def _train(self, work: RoundWork, position: int, steps: int) -> Trained:
+        model = self.models.get()
+        try:
+            client = _Client(model, self.loss, self.examples, work, position, self.device)
+            return client.train(steps)
+        finally:
+            self.models.put(model)
+
+
+class Trained(NamedTuple):
+    """A client's D_i (d,) and its scalars by name."""
+
+    delta: Tensor
+    scalars: dict[str, float]
+
+
+class _Point:
+    """A model `x` (d,) and the gradient `grad` (d,) there, both packed: autograd works on views of the two."""
+
+    def __init__(self, model: LocalModel, loss: LossFunction, constants: Mapping[str, Tensor], x: Tensor) -> None:
+        self.model, self.loss = model, loss
+        self.x, self.grad = x, torch.zeros_like(x)
+        packing = model.packing_as(x.dtype)
+        views, grads = packing.views(self.x), packing.views(self.grad)
+        self.tensors = dict(constants)
+        for slot in packing.slots:
+            leaf = views[slot.name].detach().requires_grad_()
+            leaf.grad = grads[slot.name]  # what backward adds to
+            self.tensors[slot.name] = leaf
+
+    def differentiate(self, inputs: Tensor, targets: Tensor, uniforms: Uniforms) -> float:
+        """The mean loss of a batch; leaves its gradient in `grad`."""
+        self.grad.zero_()
+        with Dropout(uniforms):
+            loss = self.loss(self.model(self.tensors, inputs), targets)
+        if loss.shape != ():
+            raise ValueError(f"loss: must be a single number, got shape {tuple(loss.shape)}")
+        loss.backward()
+        return float(loss.detach())
+
+
+class _Client:
+    """The local training of the client at one position of the work."""
+
+    def __init__(
+        self,
+        model: LocalModel,
+        loss: LossFunction,
+        examples: Examples,
+        work: RoundWork,
+        position: int,
+        device: torch.device,
+    ) -> None:
+        self.work, self.examples, self.device = work, examples, device
+        self.position, self.id = position, int(work.ids[position])
+        self.batches = Batches(work, position)
+        self.start = work.start_of(position).to(device)
+        constants = model.constants(work.start.dtype)
+        self.here = _Point(model, loss, constants, self.start.clone())
+        self.optimizer = LocalOptimizer(work.optimizer_of(position), self.here.x, self._surroundings(model))
+        same_batch = self.optimizer.same_batch
+        self.before = _Point(model, loss, constants, self.start.clone()) if same_batch else None
+        self.cosine = LeastCosine(self.start) if work.measure_cosine else None
+
+    def _surroundings(self, model: LocalModel) -> Surroundings:
+        work, i = self.work, self.position
+        own = getattr(work.optimizer_of(i), "lr", None)
+        return Surroundings(
+            packing=model.packing_as(work.start.dtype),
+            anchor=self.start,
+            lr=own if work.lr is None else float(work.lr[i]),
+            correction=None if work.corrections is None else work.corrections[i].to(self.device),
+            preconditioner=None if work.preconditioner is None else work.preconditioner.to(self.device),
+        )
+
+    def train(self, steps: int) -> Trained:
+        losses = []
+        for step in range(steps):
+            try:
+                losses.append(self._step(step))
+            except Exception as error:
+                where = f"client {self.id} (position {self.position}), local step {step + 1}"
+                raise RuntimeError(f"{where}: {error}") from error
+        scalars = {
+            "first_loss": losses[0],
+            "last_loss": losses[-1],
+            "mean_loss": sum(losses) / len(losses),
+            "step_size": float(self.optimizer.step_size(steps)),
+        }
+        if self.cosine is not None:
+            scalars["min_cosine"] = float(self.cosine.least)
+        return Trained(self.here.x.sub_(self.start), scalars)
+
+    def _step(self, step: int) -> float:
+        """Local step `step` (from 0); the loss of its batch."""
+        inputs, targets = self.examples.batch(self.batches.at(step), self.start.dtype)
+        inputs, targets = inputs.to(self.device), targets.to(self.device)
+        uniforms = client_uniforms(seed=self.work.seed, round=self.work.round, client=self.id, step=step)
+        loss = self.here.differentiate(inputs, targets, uniforms)
+        if self.cosine is not None:
+            self.cosine.add(self.here.grad)
+        previous_grad = None
+        if self.before is not None:
+            self.before.differentiate(inputs, targets, uniforms)
+            previous_grad = self.optimizer.corrected(self.before.grad, self.before.x)
+            self.before.x.copy_(self.here.x)
+        self.optimizer.step(
+            step + 1,
+            self.here.x,
+            self.here.grad,
+            loss=loss,
+            epoch=self.batches.epoch(step) + 1,
+            previous_grad=previous_grad,
+        )
+        return loss

@@ -1,0 +1,78 @@
+"""Which executor trains: by name, or `auto`, the fastest that can run the model; each says why."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+from torch import nn
+
+from ..data import Examples
+from ..kernels.table import nearest
+from ..losses import Loss
+from ..program import Unsupported
+from .batched import Batched
+from .eager import Eager
+from .work import Outcome, RoundWork
+
+EXECUTORS = ("eager", "batched", "native", "auto")
+
+
+class Executor(Protocol):
+    """Trains rounds of one module on one store of examples. `why` is a sentence: why this one."""
+
+    name: str
+    why: str
+
+    def run(self, work: RoundWork) -> Outcome: ...
+
+
+def make(
+    executor: str,
+    module: nn.Module,
+    loss: Loss,
+    examples: Examples,
+    *,
+    threads: int | None = None,
+    device: torch.device | str = "cpu",
+) -> Executor:
+    """The executor of that name.
+
+    `auto` is `batched` on a GPU; elsewhere `native` where it supports the module and the loss, else `eager`.
+    """
+    if executor not in EXECUTORS:
+        raise ValueError(
+            f"executor: must be one of {', '.join(EXECUTORS)}, got {executor!r}.{nearest(executor, EXECUTORS)}"
+        )
+    if executor == "eager":
+        return Eager(module, loss, examples, threads=threads, device=device)
+    if executor == "batched":
+        return Batched(module, loss, examples, threads=threads, device=device)
+    if executor == "native":
+        return _native(module, loss, examples, threads, device)
+    return _fastest(module, loss, examples, threads, device)
+
+
+def _native(
+    module: nn.Module, loss: Loss, examples: Examples, threads: int | None, device: torch.device | str
+) -> Executor:
+    from .native import Native  # here: without a C++ compiler the rest works
+
+    native: Executor = Native(module, loss, examples, threads=threads, device=device)
+    return native
+
+
+def _fastest(
+    module: nn.Module, loss: Loss, examples: Examples, threads: int | None, device: torch.device | str
+) -> Executor:
+    if torch.device(device).type != "cpu":
+        return Batched(module, loss, examples, threads=threads, device=device)
+    try:
+        return _native(module, loss, examples, threads, device)
+    except ImportError as error:
+        why_not = f"the native engine is not installed ({error})"
+    except Unsupported as error:
+        why_not = f"native cannot run this one ({error})"
+    executor = Eager(module, loss, examples, threads=threads, device=device)
+    executor.why = f"{Eager.why}, and {why_not}"
+    return executor

@@ -1,0 +1,52 @@
+"""A module whose parameters come from packed vectors: what `eager` and `batched` differentiate."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from ..data import Examples
+from ..packing import Packing
+from .dropout import refuse_other_dropouts
+from .work import RoundWork
+
+
+class LocalModel:
+    """A private copy of a module in training mode; the caller's module is never touched.
+
+    Calls are not thread-safe: torch swaps the copy's parameters for the time of a call.
+    """
+
+    def __init__(self, module: nn.Module, device: torch.device | str = "cpu") -> None:
+        refuse_other_dropouts(module)
+        self.packing = Packing.of(module)
+        self.module = copy.deepcopy(module).to(device).train()
+
+    def packing_as(self, dtype: torch.dtype) -> Packing:
+        """The same layout over vectors of another floating-point type."""
+        return replace(self.packing, dtype=dtype)
+
+    def constants(self, dtype: torch.dtype) -> dict[str, Tensor]:
+        """A fresh copy of the tensors that are not trained (frozen parameters, buffers), floating-point ones in
+        `dtype`."""
+        frozen = {name: p.detach() for name, p in self.module.named_parameters() if not p.requires_grad}
+        tensors = {**frozen, **dict(self.module.named_buffers())}
+        return {name: t.to(dtype if t.is_floating_point() else t.dtype, copy=True) for name, t in tensors.items()}
+
+    def __call__(self, tensors: Mapping[str, Tensor], inputs: Tensor) -> Tensor:
+        """The outputs for a batch of inputs, with these parameters and constants by name."""
+        outputs: Tensor = functional_call(self.module, dict(tensors), (inputs,))
+        return outputs
+
+
+def check_fit(work: RoundWork, packing: Packing, examples: Examples) -> None:
+    """The work's vectors and rows belong to this packed module and these examples."""
+    if work.start.shape[-1] != packing.size:
+        raise ValueError(f"start: has d = {work.start.shape[-1]}, the packed module {packing.size}")
+    if work.rows.numel() and int(work.rows.max()) >= len(examples):
+        raise ValueError(f"rows: must lie in [0, {len(examples)}), got {int(work.rows.max())}")

@@ -1,0 +1,164 @@
+"""The executor `native`: a client's whole local training inside one C++ call, one client per thread."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .. import program
+from ..clients import Client
+from ..data import Examples, Pixels, Sparse
+from ..kernels import CLIENT_RULES, Stream, client_state
+from ..kernels.cpp.client_step import COVERS, FORMULAS, STEP_SIZES
+from ..kernels.table import client_numbers
+from ..losses import Loss
+from ..purposes import Purpose
+from .model import check_fit
+from .work import SCALARS, Outcome, RoundWork, empty_scalars
+
+
+class Native:
+    """Runs rounds of a module that `fastfed.program` can trace, on the CPU, in float32.
+
+    `threads`: how many clients train at once (default: torch's number); it never changes a result.
+    """
+
+    name = "native"
+    why = "every layer of the model has a native kernel"
+
+    def __init__(
+        self,
+        module: nn.Module,
+        loss: Loss,
+        examples: Examples,
+        *,
+        threads: int | None = None,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        if threads is not None and (isinstance(threads, bool) or not isinstance(threads, int) or threads < 1):
+            raise ValueError(f"threads: must be a whole number >= 1, or None, got {threads!r}")
+        if torch.device(device).type != "cpu":
+            raise program.Unsupported(f"device: the native engine runs on the CPU, not on {device}")
+        if not isinstance(loss, str):
+            raise program.Unsupported("loss: the native engine knows losses by name; a callable runs on 'eager'")
+        try:
+            from .. import _core
+        except ImportError as error:
+            raise program.Unsupported(f"the compiled extension did not load ({error}); see 'fastfed doctor'") from error
+        self.program = program.trace(module, examples.inputs, loss)
+        if self.program.packing.dtype is not torch.float32:
+            raise program.Unsupported(
+                f"module: the native engine computes in float32, not {self.program.packing.dtype}"
+            )
+        self.threads, self.examples = threads, examples
+        self._examples = _engine_examples(examples)
+        values, instructions = self.program.spec()
+        self._core = _core.Program(values, instructions, self.program.output, loss, self.program.packing.size)
+
+    def run(self, work: RoundWork) -> Outcome:
+        """Trains the round's clients."""
+        if work.start.dtype is not torch.float32:
+            raise TypeError(f"start: the native engine computes in float32, got {work.start.dtype}")
+        check_fit(work, self.program.packing, self.examples)
+        results = _empty_results(work)
+        self._core.train(self._examples, self._engine_work(work), results)
+        delta = self.program.from_engine(results["delta"])
+        deltas = None if results["deltas"] is None else self.program.from_engine(results["deltas"])
+        return Outcome(delta, {name: results[name] for name in SCALARS}, results["refused"], deltas)
+
+    def _engine_work(self, work: RoundWork) -> dict[str, Any]:
+        policy = work.policy
+        return {
+            "ids": work.ids.contiguous(),
+            "offsets": work.offsets.contiguous(),
+            "rows": work.rows.contiguous(),
+            "steps": work.steps.contiguous(),
+            "positions": work.positions,
+            "batch_size": work.batch_size,
+            "start": self.program.to_engine(work.start).contiguous(),
+            "model": work.model,
+            "optimizers": [self._engine_optimizer(client, work) for client in work.clients],
+            "rule": work.rule,
+            "lr": work.lr,
+            "corrections": None if work.corrections is None else self.program.to_engine(work.corrections).contiguous(),
+            "shuffle": _key(work, Purpose.SHUFFLE),
+            "dropout": [_key(work, Purpose.DROPOUT + i) for i in range(self.program.dropouts)],
+            "round": work.round,
+            "weights": _raw_weights(work),
+            "normalise": not isinstance(policy.weights, Tensor),
+            "clip": policy.clip or 0.0,
+            "divide_by_steps": policy.divide_by_steps,
+            "measure_cosine": work.measure_cosine,
+            "threads": self.threads,
+        }
+
+    def _engine_optimizer(self, client: Client, work: RoundWork) -> dict[str, Any]:
+        """An optimizer with the state that it starts a round with, in the engine's layout."""
+        rule = CLIENT_RULES[client.rule]
+        options = client.step_options()
+        state_options = client.state_options()
+        if work.preconditioner is not None and rule.has_second_moment:
+            state_options["v0"] = self.program.to_engine(work.preconditioner)
+        if rule.cover is not None:
+            state_options["packing"] = self.program.engine_packing
+        state = client_state(client.rule, self.program.packing.zeros(), **state_options)
+        return {
+            "formula": FORMULAS[rule.formula],
+            "cover": COVERS[rule.cover],
+            "step_size": STEP_SIZES[rule.step_size],
+            "numbers": client_numbers(client.rule, False, tuple(options), *options.values()),
+            "state": state,
+            "same_batch": bool(getattr(client, "same_batch", False)),
+            "counts_epochs": getattr(client, "delay_unit", "step") == "epoch",
+            "warmup": client.warmup,
+        }
+
+
+def _key(work: RoundWork, purpose: int) -> tuple[int, int]:
+    words = Stream(work.seed, purpose).words()
+    return words.key0, words.key1
+
+
+def _raw_weights(work: RoundWork) -> Tensor:
+    weights = work.policy.weights
+    if isinstance(weights, Tensor):
+        return weights.to(torch.float64).contiguous()
+    return work.examples.to(torch.float64) if weights == "examples" else torch.ones(len(work), dtype=torch.float64)
+
+
+def _empty_results(work: RoundWork) -> dict[str, Any]:
+    clients, d = len(work), work.start.shape[-1]
+    results: dict[str, Any] = dict(empty_scalars(clients))
+    results["delta"] = torch.empty(d)
+    results["deltas"] = torch.empty(clients, d) if work.keep_deltas else None
+    results["refused"] = torch.zeros(clients, dtype=torch.bool)
+    return results
+
+
+def _engine_examples(examples: Examples) -> dict[str, Any]:
+    """The example store as the engine reads it: the same memory, nothing converted."""
+    inputs = examples.inputs
+    store: dict[str, Any] = {"count": len(examples), "targets": _engine_rows(examples.targets)}
+    if isinstance(inputs, Pixels):
+        store["inputs"] = inputs.bytes.contiguous()
+        store["byte_values"] = _byte_values(inputs)
+    else:
+        store["inputs"] = _engine_rows(inputs)
+    return store
+
+
+def _engine_rows(rows: Tensor | Sparse) -> Any:
+    if isinstance(rows, Sparse):
+        tensors = {name: getattr(rows, name).contiguous() for name in ("starts", "columns", "values")}
+        return tensors | {"width": rows.width}
+    return rows.contiguous()
+
+
+def _byte_values(pixels: Pixels) -> Tensor:
+    """What each byte stands for in each channel: (channels, 256) float32."""
+    channels = pixels.bytes.shape[1]
+    every_byte = torch.arange(256, dtype=torch.uint8).view(256, 1, 1, 1).expand(256, channels, 1, 1)
+    values = Pixels(every_byte, pixels.mean, pixels.std).dense(torch.arange(256))
+    return values[:, :, 0, 0].T.contiguous()

@@ -1,0 +1,102 @@
+"""A client optimizer at work for the length of a round: its state, its options, and what each step needs to know."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .. import kernels
+from ..clients import Client
+from ..kernels.phases import rules
+from ..kernels.table import CLIENT_RULES
+from ..packing import Packing
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What the rule meets besides gradients, for x (d,) or (clients, d).
+
+    `anchor` (the start model) and `correction` have x's shape; anchor may also be (d,), shared by all clients. `lr`, a
+    number or (clients,), is None where the rule finds its own. `preconditioner` (d,) starts second moments.
+    """
+
+    packing: Packing
+    anchor: Tensor
+    lr: float | Tensor | None = None
+    correction: Tensor | None = None
+    preconditioner: Tensor | None = None
+
+
+class LocalOptimizer:
+    """Moves models x, one (d,) or a batch (clients, d), by one client optimizer with a fresh state."""
+
+    def __init__(self, client: Client, x: Tensor, around: Surroundings) -> None:
+        entry = CLIENT_RULES[client.rule]
+        self.client, self.around = client, around
+        self.options = client.step_options()
+        self.options.pop("lr", None)
+        made = client.state_options()
+        if entry.cover is not None:
+            made["packing"] = around.packing
+        if around.preconditioner is not None and entry.has_second_moment:
+            made["v0"] = around.preconditioner
+        self.state = kernels.client_state(client.rule, x, **made)
+        self.same_batch = bool(made.get("same_batch", False))
+        self.counts_epochs = getattr(client, "delay_unit", "step") == "epoch"
+        self.anchored = client.prox > 0
+
+    def step(
+        self,
+        step: int,
+        x: Tensor,
+        grad: Tensor,
+        *,
+        loss: float | Tensor,
+        epoch: int | Tensor,
+        previous_grad: Tensor | None = None,
+        finished: Tensor | None = None,
+    ) -> None:
+        """Local step `step` and its `epoch` (both counted from 1): moves x in place along the raw gradient `grad`."""
+        given: dict[str, Any] = dict(self.options)
+        if self.around.lr is not None:
+            given["lr"] = self.learning_rate(step)
+        if self.anchored:
+            given["anchor"] = self.around.anchor
+        if self.client.rule == "sps":
+            given["loss"] = loss
+        if self.counts_epochs:
+            given["epoch"] = epoch
+        kernels.client_step(
+            self.client.rule,
+            x,
+            grad,
+            self.state,
+            correction=self.around.correction,
+            previous_grad=previous_grad,
+            finished=finished,
+            **given,
+        )
+
+    def corrected(self, grad: Tensor, x: Tensor) -> Tensor:
+        """What the rule sees of a raw gradient at x: for Delta-SGD's comparison with the gradient before."""
+        zero = torch.zeros_like(grad[..., :1])
+        correction = zero if self.around.correction is None else self.around.correction
+        anchor = self.around.anchor if self.anchored else x
+        seen: Tensor = rules.corrected_gradient(
+            grad, x, anchor, correction, self.client.weight_decay, self.client.prox, 1.0
+        )
+        if self.client.clip is not None:
+            kernels.clip(seen, self.client.clip)
+        return seen
+
+    def learning_rate(self, step: int) -> Any:
+        """The learning rate given to local step `step` (from 1): a number, (clients,), or None."""
+        lr: Any = self.around.lr
+        return None if lr is None else self.client.learning_rate(lr, step)
+
+    def step_size(self, step: int) -> Any:
+        """The step size that step took: a number or (clients,)."""
+        return self.state["lr"] if self.client.finds_step_size else self.learning_rate(step)

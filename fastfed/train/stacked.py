@@ -1,0 +1,98 @@
+"""Losses and gradients of many clients' models at once: one module under torch.func.vmap over stacked parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.func import grad_and_value, vmap
+
+from ..data import Examples
+from ..losses import Loss, find_padded_loss
+from ..packing import Packing
+from .dropout import Dropout
+from .model import LocalModel
+from .trial import MORE, Trial, try_forward
+from .work import RoundWork
+
+
+class StackedBatch(NamedTuple):
+    """A padded batch for every client: all tensors with the clients in front.
+
+    `inputs` and `targets` (clients, n, ...); `real` (clients, n) bool tells examples from padding; `uniforms` hold the
+    numbers of every dropout call.
+    """
+
+    inputs: Tensor
+    targets: Tensor
+    real: Tensor
+    uniforms: tuple[Tensor, ...]
+
+
+class StackedModel:
+    """A private copy of a module and a built-in loss, differentiated for many parameter vectors at once."""
+
+    def __init__(self, module: nn.Module, loss: Loss, device: torch.device) -> None:
+        self.model, self.loss, self.device = LocalModel(module, device), find_padded_loss(loss), device
+        self._constants: dict[torch.dtype, dict[str, Tensor]] = {}
+        self._trials: dict[torch.dtype, Trial] = {}
+
+    def views(self, x: Tensor) -> dict[str, Tensor]:
+        """The parameters by name as views of the packed `x` (d,) or (clients, d), tied ones once."""
+        packing = self.packing(x.dtype)
+        views = packing.views(x)
+        return {slot.name: views[slot.name] for slot in packing.slots}
+
+    def packing(self, dtype: torch.dtype) -> Packing:
+        return self.model.packing_as(dtype)
+
+    def differentiate(self, x: Tensor, batch: StackedBatch, grad: Tensor) -> Tensor:
+        """The mean losses (clients,) of the models `x` (clients, d); their gradients go into `grad` (clients, d)."""
+        gradients, losses = vmap(grad_and_value(self._loss))(self.views(x), *batch)
+        for name, view in self.views(grad).items():
+            view.copy_(gradients[name])
+        return losses
+
+    def _loss(
+        self,
+        parameters: Mapping[str, Tensor],
+        inputs: Tensor,
+        targets: Tensor,
+        real: Tensor,
+        uniforms: tuple[Tensor, ...],
+    ) -> Tensor:
+        """One client's mean loss."""
+        with Dropout(lambda call, input: uniforms[call]):
+            return self.loss(self._outputs(parameters, inputs), targets, real)
+
+    def _outputs(self, parameters: Mapping[str, Tensor], inputs: Tensor) -> Tensor:
+        dtype = next(iter(parameters.values())).dtype
+        if dtype not in self._constants:
+            self._constants[dtype] = self.model.constants(dtype)
+        return self.model({**self._constants[dtype], **parameters}, inputs)
+
+    def trial(self, work: RoundWork, examples: Examples) -> Trial:
+        """What a small forward pass tells of the module; made once, with the first examples of the work."""
+        dtype = work.start.dtype
+        if dtype not in self._trials:
+            rows = work.rows[torch.arange(MORE) % len(work.rows)]
+            self._trials[dtype] = self._try(work.start_of(0).to(self.device), examples, rows)
+        return self._trials[dtype]
+
+    def _try(self, x: Tensor, examples: Examples, rows: Tensor) -> Trial:
+        inputs, targets = (tensor.to(self.device) for tensor in examples.batch(rows, x.dtype))
+        leaves = {name: view.detach().requires_grad_() for name, view in self.views(x).items()}
+        trial = try_forward(lambda n: self._outputs(leaves, inputs[:n]))
+        real = torch.ones((1, MORE), dtype=torch.bool, device=self.device)
+        uniforms = tuple(x.new_ones((1, *shape.at(MORE))) for shape in trial.dropouts)
+        batch = StackedBatch(inputs[None], targets[None], real, uniforms)
+        try:
+            self.differentiate(x[None], batch, torch.zeros_like(x)[None])
+        except Exception as error:
+            raise ValueError(
+                f"module: torch.func.vmap, on which executor 'batched' is built, cannot run it ({error}); use "
+                "executor='eager'"
+            ) from error
+        return trial

@@ -1,0 +1,233 @@
+"""What the train room is given (`RoundWork`) and what it hands on (`Outcome`): the same for every executor."""
+
+from __future__ import annotations
+
+import math
+import numbers
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from ..clients import Client
+from ..kernels.table import CLIENT_RULES
+
+
+@dataclass(frozen=True)
+class DeltaPolicy:
+    """How the deltas ``D_i = x_i - start`` become one sum.
+
+    `weights`: "examples" (n_i over the cohort's sum) and "uniform" are normalised over the clients that count; a given
+    (clients,) tensor is taken as it is. `divide_by_steps` makes D_i an average move per local step; then `clip` scales
+    it down to that norm. A client with a non-finite delta, without examples, or without steps has weight 0.
+    """
+
+    weights: Literal["examples", "uniform"] | Tensor = "examples"
+    clip: float | None = None
+    divide_by_steps: bool = False
+
+
+@dataclass(frozen=True)
+class RoundWork:
+    """One round's local training, one row per client of the cohort.
+
+    `start` (d,), or (models, d) with `model` (clients,) choosing a row. Client i owns the example rows
+    ``rows[offsets[i]:offsets[i + 1]]`` and takes `steps[i]` local steps on batches of `batch_size`: every epoch visits
+    its rows in a new order and keeps the last short batch. With `positions` (clients,), batches run on across epoch
+    borders until that many examples have been seen, and only the very last may be short.
+
+    `clients` are the optimizers, `rule` (clients,) chooses one each (default: the first for all), `lr` (clients,)
+    replaces their learning rates. `ids` (clients,) and `seed`, `round` key all randomness. `corrections` (clients, d)
+    are added to gradients (SCAFFOLD's c - c_i); `preconditioner` (d,) starts second moments (a server's v).
+    `keep_deltas` also returns every D_i; `measure_cosine` fills the scalar `min_cosine`.
+    """
+
+    start: Tensor
+    rows: Tensor
+    offsets: Tensor
+    ids: Tensor
+    steps: Tensor
+    batch_size: int
+    clients: tuple[Client, ...]
+    seed: int = 0
+    round: int = 0
+    model: Tensor | None = None
+    rule: Tensor | None = None
+    lr: Tensor | None = None
+    positions: Tensor | None = None
+    corrections: Tensor | None = None
+    preconditioner: Tensor | None = None
+    policy: DeltaPolicy = field(default_factory=DeltaPolicy)
+    keep_deltas: bool = False
+    measure_cosine: bool = False
+
+    def __post_init__(self) -> None:
+        _check_work(self)
+
+    def __len__(self) -> int:
+        return self.ids.numel()
+
+    @property
+    def examples(self) -> Tensor:
+        """How many examples each client has: (clients,) int64."""
+        return self.offsets[1:] - self.offsets[:-1]
+
+    def start_of(self, client: int) -> Tensor:
+        """The start model (d,) of the client at this position."""
+        if self.start.dim() == 1:
+            return self.start
+        return self.start[0 if self.model is None else int(self.model[client])]
+
+    def starts_of(self, clients: Tensor) -> Tensor:
+        """A copy of the start models of the clients at these positions: (len(clients), d)."""
+        if self.start.dim() == 1:
+            return self.start.repeat(len(clients), 1)
+        return self.start[torch.zeros_like(clients) if self.model is None else self.model[clients]]
+
+    def optimizer_of(self, client: int) -> Client:
+        """The optimizer of the client at this position."""
+        return self.clients[0 if self.rule is None else int(self.rule[client])]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """`delta` (d,): the weighted sum. `scalars`: float64 (clients,) each, NaN where a client has none:
+
+    examples, steps, first_loss, last_loss, mean_loss (of its batches), delta_norm (of D_i itself), step_size (the last
+    one), min_cosine (FATHOM's: min over local steps K >= 1 of cos(sum_{k<K} g_k, g_K)). `refused` (clients,) bool: the
+    delta was not finite. `deltas` (clients, d): every D_i before the policy, where kept. A client that takes no step
+    has D_i = 0.
+    """
+
+    delta: Tensor
+    scalars: dict[str, Tensor]
+    refused: Tensor
+    deltas: Tensor | None = None
+
+
+SCALARS = ("examples", "steps", "first_loss", "last_loss", "mean_loss", "delta_norm", "step_size", "min_cosine")
+
+
+def empty_scalars(clients: int) -> dict[str, Tensor]:
+    """The scalars of clients that have none."""
+    return {name: torch.full((clients,), torch.nan, dtype=torch.float64) for name in SCALARS}
+
+
+def _check_work(work: RoundWork) -> None:
+    _int64("ids", work.ids, None)
+    clients = work.ids.numel()
+    if clients == 0:
+        raise ValueError("ids: must name at least one client")
+    if bool(((work.ids < 0) | (work.ids >= 1 << 32)).any()):
+        raise ValueError("ids: must lie in [0, 2**32)")
+    _whole("batch_size", work.batch_size, 1, 1 << 31)
+    _whole("seed", work.seed, 0, 1 << 64)
+    _whole("round", work.round, 0, 1 << 32)
+    _check_examples(work, clients)
+    _check_models(work, clients)
+    _check_optimizers(work, clients)
+    _check_policy(work.policy, clients)
+
+
+def _whole(name: str, value: object, low: int, high: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value < high:
+        raise ValueError(f"{name}: must be a whole number in [{low}, {high}), got {value!r}")
+
+
+def _int64(name: str, value: object, length: int | None) -> None:
+    if not isinstance(value, Tensor) or value.dtype is not torch.int64 or value.dim() != 1 or not value.is_cpu:
+        raise TypeError(f"{name}: must be a one-dimensional int64 tensor on the CPU, got {_kind(value)}")
+    if length is not None and value.numel() != length:
+        raise ValueError(f"{name}: must have {length} entries, got {value.numel()}")
+
+
+def _kind(value: object) -> str:
+    """What an argument was, for errors."""
+    if not isinstance(value, Tensor):
+        return repr(value)
+    return f"{str(value.dtype).removeprefix('torch.')} {tuple(value.shape)} on {value.device}"
+
+
+def _choices(name: str, value: Tensor | None, clients: int, count: int) -> None:
+    """`value`, if given, is (clients,) and chooses among `count` things."""
+    if value is not None:
+        _int64(name, value, clients)
+        if not 0 <= int(value.min()) <= int(value.max()) < count:
+            raise ValueError(f"{name}: must lie in [0, {count}), got {int(value.min())} to {int(value.max())}")
+
+
+def _check_examples(work: RoundWork, clients: int) -> None:
+    _int64("rows", work.rows, None)
+    _int64("offsets", work.offsets, clients + 1)
+    _int64("steps", work.steps, clients)
+    if bool((work.offsets[1:] < work.offsets[:-1]).any()) or work.offsets[0] != 0:
+        raise ValueError("offsets: must start at 0 and not fall")
+    if int(work.offsets[-1]) != work.rows.numel():
+        raise ValueError(f"offsets: must end at the number of rows, {work.rows.numel()}, got {int(work.offsets[-1])}")
+    if work.rows.numel() and int(work.rows.min()) < 0:
+        raise ValueError(f"rows: must be >= 0, got {int(work.rows.min())}")
+    if bool((work.steps < 0).any()):
+        raise ValueError("steps: must be >= 0")
+    if work.positions is not None:
+        _int64("positions", work.positions, clients)
+        if bool((work.positions < 0).any()):
+            raise ValueError("positions: must be >= 0")
+
+
+def _check_models(work: RoundWork, clients: int) -> None:
+    start = work.start
+    if not isinstance(start, Tensor) or start.dtype not in (torch.float32, torch.float64) or start.dim() not in (1, 2):
+        raise TypeError(f"start: must be float32 or float64 of shape (d,) or (models, d), got {_kind(start)}")
+    if start.numel() == 0 or start.requires_grad or not start.is_contiguous():
+        raise ValueError("start: must hold something, be contiguous and outside autograd's graph")
+    models = start.shape[0] if start.dim() == 2 else 1
+    _choices("model", work.model, clients, models)
+    if work.model is None and models > 1:
+        raise ValueError(f"model: must choose one of the {models} start models for every client")
+    for name, shape in (("corrections", (clients, start.shape[-1])), ("preconditioner", (start.shape[-1],))):
+        value = getattr(work, name)
+        if value is None:
+            continue
+        if not isinstance(value, Tensor) or tuple(value.shape) != shape or value.dtype is not start.dtype:
+            raise ValueError(f"{name}: must have shape {shape} and start's {start.dtype}, got {_kind(value)}")
+        if not value.is_contiguous():
+            raise ValueError(f"{name}: must be contiguous, got strides {value.stride()}")
+
+
+def _check_optimizers(work: RoundWork, clients: int) -> None:
+    if not isinstance(work.clients, tuple) or not work.clients:
+        raise TypeError("clients: must be a tuple of optimizers from fastfed.clients, and not empty")
+    for client in work.clients:
+        if not isinstance(client, Client):
+            raise TypeError(f"clients: must be optimizers from fastfed.clients, got {client!r}")
+    _choices("rule", work.rule, clients, len(work.clients))
+    if work.preconditioner is not None and not any(CLIENT_RULES[c.rule].has_second_moment for c in work.clients):
+        rules = ", ".join(repr(client.rule) for client in work.clients)
+        raise ValueError(f"preconditioner: no second moment to start in client rule {rules}")
+    if work.lr is not None:
+        _check_learning_rates(work.lr, work.clients, clients)
+
+
+def _check_learning_rates(lr: Tensor, optimizers: tuple[Client, ...], clients: int) -> None:
+    if not isinstance(lr, Tensor) or lr.shape != (clients,) or lr.dtype is not torch.float64 or not lr.is_cpu:
+        raise ValueError(f"lr: must be a ({clients},) float64 tensor on the CPU, got {_kind(lr)}")
+    if not bool((torch.isfinite(lr) & (lr >= 0)).all()):
+        raise ValueError("lr: must be finite and >= 0 for every client")
+    if any(client.rule == "sps" for client in optimizers):
+        raise ValueError("lr: client rule 'sps' finds it itself")
+
+
+def _check_policy(policy: DeltaPolicy, clients: int) -> None:
+    if not isinstance(policy, DeltaPolicy):
+        raise TypeError(f"policy: must be a DeltaPolicy, got {policy!r}")
+    weights, clip = policy.weights, policy.clip
+    if isinstance(weights, Tensor):
+        if weights.shape != (clients,) or not weights.is_floating_point():
+            raise ValueError(f"weights: must be ({clients},) floats, got {_kind(weights)}")
+        if not bool(torch.isfinite(weights).all()):
+            raise ValueError("weights: must be finite")
+    elif weights not in ("examples", "uniform"):
+        raise ValueError(f"weights: must be 'examples', 'uniform' or a tensor, got {weights!r}")
+    if clip is not None and (not isinstance(clip, numbers.Real) or not 0 < clip < math.inf):
+        raise ValueError(f"clip: must be a finite number > 0, or None, got {clip!r}")

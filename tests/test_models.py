@@ -1,0 +1,144 @@
+"""The papers' models: parameter counts, shapes, and an LSTM that is torch's with one bias."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fastfed import models
+
+
+def pixels(*shape: int) -> Tensor:
+    return torch.rand(3, *shape)
+
+
+def tokens(length: int, vocabulary: int) -> Tensor:
+    return torch.randint(vocabulary, (3, length))
+
+
+# name: (model, inputs of three examples, shape of one output, parameters as the papers' tables and code have them)
+MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[], Tensor], tuple[int, ...], int]] = {
+    "softmax_regression": (lambda: models.softmax_regression(784, 10), lambda: pixels(1, 28, 28), (10,), 7_850),
+    "mlp": (lambda: models.mlp(784, 200, 200, 10), lambda: pixels(784), (10,), 199_210),
+    "emnist_cnn": (models.emnist_cnn, lambda: pixels(1, 28, 28), (62,), 1_206_590),
+    "emnist_cnn plain": (lambda: models.emnist_cnn(10, False, True), lambda: pixels(1, 28, 28), (10,), 1_199_882),
+    "emnist_autoencoder": (models.emnist_autoencoder, lambda: pixels(1, 28, 28), (784,), 2_837_314),
+    "shakespeare_lstm": (models.shakespeare_lstm, lambda: tokens(80, 90), (80, 90), 820_522),
+    "stack_overflow_nwp": (models.stack_overflow_nwp, lambda: tokens(20, 10004), (20, 10004), 4_050_748),
+    "stack_overflow_lr": (models.stack_overflow_lr, lambda: pixels(10000), (500,), 5_000_500),
+    "fmnist_cnn": (models.fmnist_cnn, lambda: pixels(1, 28, 28), (10,), 21_840),
+    "lenet": (models.lenet, lambda: pixels(1, 28, 28), (10,), 44_426),
+    "resnet18_gn": (models.resnet18_gn, lambda: pixels(3, 24, 24), (10,), 11_173_962),
+    "resnet18_gn, 100 classes": (lambda: models.resnet18_gn(100), lambda: pixels(3, 24, 24), (100,), 11_220_132),
+    "resnet50_gn": (models.resnet50_gn, lambda: pixels(3, 24, 24), (100,), 23_705_252),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_parameters_and_shapes(name: str) -> None:
+    make, inputs, shape, parameters = MODELS[name]
+    model = make().eval()
+    assert sum(p.numel() for p in model.parameters()) == parameters
+    with torch.no_grad():
+        outputs = model(inputs())
+    assert outputs.shape == (3, *shape)
+    assert outputs.isfinite().all()
+
+
+def dropouts(model: nn.Module) -> list[float]:
+    return [layer.p for layer in model.modules() if isinstance(layer, nn.Dropout)]
+
+
+def test_dropout_as_in_the_papers() -> None:
+    assert dropouts(models.emnist_cnn()) == [0.25, 0.5]
+    assert dropouts(models.fmnist_cnn()) == [0.5, 0.5]
+    assert dropouts(models.emnist_cnn(dropout=False)) == dropouts(models.fmnist_cnn(dropout=False)) == [0, 0]
+
+
+def test_first_relu_of_emnist_cnn() -> None:
+    activations = [type(models.emnist_cnn(first_relu=relu)[1]) for relu in (False, True)]
+    assert activations == [nn.Identity, nn.ReLU]
+
+
+def test_group_norm_groups_and_strides() -> None:
+    model = models.resnet18_gn(groups=4)
+    assert {layer.num_groups for layer in model.modules() if isinstance(layer, nn.GroupNorm)} == {4}
+    strides = [layer.stride[0] for layer in model.modules() if isinstance(layer, nn.Conv2d)]
+    assert strides.count(2) == 6  # in three stages, the first convolution and the shortcut
+
+
+def torch_twin(lstm: models.LSTM) -> nn.LSTM:
+    """nn.LSTM with the same weights and its second biases 0."""
+    twin = nn.LSTM(lstm.input, lstm.hidden, lstm.layers, batch_first=True, dtype=torch.float64)
+    for layer in range(lstm.layers):
+        named = {"weight_ih": "weight_ih", "weight_hh": "weight_hh", "bias": "bias_ih"}
+        for ours, theirs in named.items():
+            getattr(twin, f"{theirs}_l{layer}").data.copy_(getattr(lstm, f"{ours}_l{layer}").data)
+        getattr(twin, f"bias_hh_l{layer}").data.zero_()
+    return twin
+
+
+@pytest.mark.parametrize(("input", "hidden", "layers", "length"), [(3, 5, 1, 7), (4, 4, 2, 1), (1, 2, 3, 6)])
+def test_lstm_is_torchs_with_one_bias(input: int, hidden: int, layers: int, length: int) -> None:
+    torch.manual_seed(0)
+    lstm = models.LSTM(input, hidden, layers).double()
+    twin = torch_twin(lstm)
+    x = torch.randn(2, length, input, dtype=torch.float64, requires_grad=True)
+    ours, (theirs, _) = lstm(x), twin(x)
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-14)
+    ours.square().sum().backward()
+    theirs.square().sum().backward()
+    for layer in range(layers):
+        torch.testing.assert_close(
+            getattr(lstm, f"bias_l{layer}").grad, getattr(twin, f"bias_ih_l{layer}").grad, rtol=0, atol=1e-12
+        )
+        torch.testing.assert_close(
+            getattr(lstm, f"weight_hh_l{layer}").grad, getattr(twin, f"weight_hh_l{layer}").grad, rtol=0, atol=1e-12
+        )
+
+
+def test_lstm_parameters_by_name() -> None:
+    shapes = {name: tuple(p.shape) for name, p in models.LSTM(3, 5, layers=2).named_parameters()}
+    assert shapes == {
+        "weight_ih_l0": (20, 3), "weight_hh_l0": (20, 5), "bias_l0": (20,),
+        "weight_ih_l1": (20, 5), "weight_hh_l1": (20, 5), "bias_l1": (20,),
+    }  # fmt: skip
+    assert all(p.abs().max() <= 5**-0.5 for p in models.LSTM(3, 5, layers=2).parameters())
+
+
+def test_lstm_under_vmap() -> None:
+    """The parameters of several clients at once, as the batched executor has them."""
+    torch.manual_seed(0)
+    clients = [models.LSTM(3, 4, layers=2).double() for _ in range(3)]
+    stacked = {
+        name: torch.stack([dict(client.named_parameters())[name].data for client in clients])
+        for name, _ in clients[0].named_parameters()
+    }
+    x = torch.randn(3, 2, 5, 3, dtype=torch.float64)
+
+    def run(parameters: dict[str, Tensor], x: Tensor) -> Tensor:
+        return torch.func.functional_call(clients[0], parameters, (x,))
+
+    together = torch.func.vmap(run)(stacked, x)
+    for i, client in enumerate(clients):
+        torch.testing.assert_close(together[i], client(x[i]).detach(), rtol=0, atol=1e-14)
+
+
+@pytest.mark.parametrize(("sizes", "name"), [((0, 1, 1), "input"), ((1, 0, 1), "hidden"), ((1, 1, 0), "layers")])
+def test_lstm_refuses_empty_sizes(sizes: tuple[int, int, int], name: str) -> None:
+    with pytest.raises(ValueError, match=f"^{name}: must be >= 1, got 0"):
+        models.LSTM(*sizes)
+
+
+def test_mlp_wants_inputs_and_outputs() -> None:
+    with pytest.raises(ValueError, match=r"^sizes: must name at least inputs and outputs, got \(3,\)"):
+        models.mlp(3)
+
+
+def test_residual_adds_the_shortcut() -> None:
+    x = torch.randn(2, 3)
+    block = models.Residual(nn.Linear(3, 3), nn.Linear(3, 3))
+    torch.testing.assert_close(block(x), (block.body(x) + block.shortcut(x)).clamp(min=0))

@@ -1,0 +1,332 @@
+"""The table of cases on which executors must agree: model x optimizer x data x what a round's work can ask for.
+
+Every executor runs all of it. How close is close: an executor errs, against `eager` in float64, at most twice as much
+as `eager` itself does in float32.
+"""
+
+from __future__ import annotations
+
+import copy
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import fastfed as ff
+from fastfed import clients as ff_clients
+from fastfed.clients import SM3, SPS, AdaGrad, Adam, Client, DeltaSGD, Momentum
+from fastfed.data import Examples, Pixels, Sparse
+from fastfed.losses import IGNORED, Loss
+from fastfed.models import LSTM
+from fastfed.train import DeltaPolicy, Outcome, RoundWork
+from fastfed.train.executors import make
+
+EPSILON = torch.finfo(torch.float32).eps
+EXACT_SCALARS = ("examples", "steps")
+COSINE_ROUNDINGS = 8 * EPSILON  # a cosine is of order 1, and every gradient behind it was rounded
+
+# ---- tasks: a model, a loss and examples ----------------------------------------------------------------------------
+
+SIZES = (7, 0, 12, 1, 5, 10, 4)  # examples of each client: none, one, several batches with and without a short one
+STEPS = (4, 3, 6, 2, 3, 2, 0)
+BATCH = 4
+ROWS = sum(SIZES) + 5  # some belong to nobody
+
+
+class Tagger(nn.Module):
+    """Tokens (n, length) to labels (n, length, classes)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(11, 6)
+        self.lstm = LSTM(6, 8)
+        self.head = nn.Linear(8, 5)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.head(self.lstm(self.embedding(tokens)))
+
+
+def _cnn() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(2, 6, 3, padding=1),
+        nn.GroupNorm(2, 6),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Dropout(0.2),
+        nn.Conv2d(6, 8, 3),
+        nn.ReLU(),
+        nn.AvgPool2d(2),
+        nn.Flatten(),
+        nn.Dropout(0.4),
+        nn.Linear(8, 4),
+    )
+
+
+@dataclass(frozen=True)
+class Task:
+    module: Callable[[], nn.Module]
+    loss: Loss
+    examples: Callable[[torch.Generator], Examples]
+
+
+def _normal(g: torch.Generator, *shape: int) -> Tensor:
+    return torch.randn(shape, generator=g)
+
+
+def _labels(g: torch.Generator, classes: int, *shape: int) -> Tensor:
+    return torch.randint(classes, shape, generator=g)
+
+
+def _pixels(g: torch.Generator) -> Examples:
+    images = torch.randint(256, (ROWS, 2, 8, 8), generator=g, dtype=torch.uint8)
+    return Examples(Pixels(images, (0.4, 0.6), (0.25, 0.3)), _labels(g, 4, ROWS))
+
+
+def _sequences(g: torch.Generator) -> Examples:
+    """Sequences of unequal length: the labels beyond their ends are ignored, in one of them all."""
+    labels = _labels(g, 5, ROWS, 6)
+    lengths = torch.randint(1, 7, (ROWS, 1), generator=g)
+    lengths[3] = 0
+    return Examples(_labels(g, 11, ROWS, 6), torch.where(torch.arange(6) < lengths, labels, IGNORED))
+
+
+def _words(g: torch.Generator) -> Examples:
+    words = _normal(g, ROWS, 30).abs() * (torch.rand(ROWS, 30, generator=g) < 0.15)
+    tags = (torch.rand(ROWS, 7, generator=g) < 0.3).float()
+    return Examples(Sparse.of(words), Sparse.of(tags))
+
+
+def _images_as_targets(g: torch.Generator) -> Examples:
+    images = torch.rand(ROWS, 12, generator=g)
+    return Examples(images, images)
+
+
+def _vectors(g: torch.Generator) -> Examples:
+    return Examples(_normal(g, ROWS, 9), _labels(g, 4, ROWS))
+
+
+TASKS = {
+    "softmax": Task(lambda: nn.Linear(9, 4), "cross_entropy", _vectors),
+    "mlp": Task(
+        lambda: nn.Sequential(nn.Linear(9, 12), nn.GELU(), nn.Linear(12, 8), nn.Tanh(), nn.Linear(8, 4)),
+        "cross_entropy",
+        _vectors,
+    ),
+    "dropout": Task(
+        lambda: nn.Sequential(nn.Dropout(0.1), nn.Linear(9, 16), nn.ReLU(), nn.Dropout(0.5), nn.Linear(16, 4)),
+        "cross_entropy",
+        _vectors,
+    ),
+    "cnn": Task(_cnn, "cross_entropy", _pixels),
+    "tagger": Task(Tagger, "cross_entropy", _sequences),
+    "tags": Task(lambda: nn.Linear(30, 7), "binary_cross_entropy", _words),
+    "autoencoder": Task(
+        lambda: nn.Sequential(nn.Linear(12, 5), nn.Sigmoid(), nn.Linear(5, 12), nn.Sigmoid()), "mse", _images_as_targets
+    ),
+}
+
+# ---- cases ----------------------------------------------------------------------------------------------------------
+
+CORRECTED: dict[str, Any] = {"weight_decay": 0.05, "prox": 0.3, "clip": 0.7}
+RULES: dict[str, Client] = {
+    "sgd": ff_clients.SGD(lr=0.3),
+    "sgd corrected": ff_clients.SGD(lr=0.3, warmup=3, **CORRECTED),
+    "momentum": Momentum(lr=0.1, momentum=0.7, weight_decay=0.05),
+    "adagrad": AdaGrad(lr=0.1, eps=1e-3, v0=0.2, **CORRECTED),
+    "adagrad delayed": AdaGrad(lr=0.1, eps=1e-3, delay=2, floor=0.5),
+    "adam": Adam(lr=0.02, beta1=0.8, beta2=0.95, eps=1e-3, **CORRECTED),
+    "adam delayed by epochs": Adam(lr=0.02, eps=1e-3, delay=2, delay_unit="epoch", warmup=2),
+    "sm3": SM3(lr=0.1, eps=1e-3, weight_decay=0.05),
+    "sm3 delayed": SM3(lr=0.1, eps=1e-3, delay=2, delay_mode="exact", prox=0.3),
+    "sm3 reference": SM3(lr=0.1, eps=0.0, root_eps=1e-6, beta1=0.9, v0=0.1),
+    "sm3-I": SM3(lr=0.1, eps=1e-3, cover="I", delay=2, clip=0.7),
+    "sm3-adam": SM3(lr=0.02, eps=1e-3, form="adam", beta1=0.8, beta2=0.95, delay=2),
+    "sm3-I-adam": SM3(lr=0.02, eps=1e-3, form="adam", cover="I", delay=2, delay_unit="epoch"),
+    "delta-sgd": DeltaSGD(lr=0.1, gamma=1.5, delta=0.2),
+    "delta-sgd corrected": DeltaSGD(lr=0.1, grow_first=True, lr_eps=1e-8, **CORRECTED),
+    "delta-sgd same batch": DeltaSGD(lr=0.1, gamma=1.5, same_batch=True),
+    "delta-sgd same batch corrected": DeltaSGD(lr=0.1, gamma=1.5, same_batch=True, **CORRECTED),
+    "sps": SPS(c=0.7, f_star=0.1, lr_max=0.4),
+    "sps corrected": SPS(lr_max=0.8, **CORRECTED),
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A round: `rules` names the optimizers (blended if several), `asks` what the work asks for besides."""
+
+    task: str
+    rules: tuple[str, ...]
+    asks: frozenset[str] = frozenset()
+
+    @property
+    def id(self) -> str:
+        return "-".join([self.task, "+".join(self.rules), *sorted(self.asks)])
+
+
+def _cases() -> list[Case]:
+    cases = [Case("mlp", (rule,)) for rule in RULES]
+    for task in TASKS:
+        cases += [Case(task, (rule,)) for rule in ("sgd corrected", "sm3", "delta-sgd same batch") if task != "mlp"]
+    blend = ("sgd", "adam", "sm3 delayed", "delta-sgd")
+    cases += [
+        Case("softmax", ("sgd",), frozenset(asks))
+        for asks in (("positions",), ("lr",), ("models",), ("uniform", "clip"), ("weights", "divide"), ("corrections",))
+    ]
+    cases += [
+        Case("dropout", ("adam delayed by epochs",), frozenset({"positions", "models"})),
+        Case("cnn", ("sgd", "adam delayed by epochs"), frozenset({"positions", "lr", "models", "clip"})),
+        Case("tags", ("adagrad", "sm3"), frozenset({"preconditioner", "divide"})),
+        Case("tags", ("momentum",), frozenset({"positions", "corrections"})),
+        Case("tagger", ("adam",), frozenset({"preconditioner", "corrections", "uniform"})),
+        Case("softmax", ("delta-sgd same batch corrected",), frozenset({"corrections", "lr", "models"})),
+        Case("dropout", blend, frozenset({"models", "corrections", "preconditioner", "weights", "clip", "divide"})),
+    ]
+    return cases
+
+
+CASES = _cases()
+
+
+def _generator(name: str) -> torch.Generator:
+    return torch.Generator().manual_seed(zlib.crc32(name.encode()))
+
+
+@cache
+def module_of(task: str) -> nn.Module:
+    with torch.random.fork_rng():
+        torch.manual_seed(zlib.crc32(task.encode()))
+        return TASKS[task].module()
+
+
+@cache
+def examples_of(task: str) -> Examples:
+    return TASKS[task].examples(_generator(task))
+
+
+def work_of(case: Case, dtype: torch.dtype) -> RoundWork:
+    """The round of a case: float32 numbers, held in `dtype`."""
+    g = _generator(case.id)
+    packing = ff.Packing.of(module_of(case.task))
+    start = packing.pack(module_of(case.task))
+    inside = (packing.pack(_ones_like(module_of(case.task))) != 0).float()
+    clients = len(SIZES)
+    asked: dict[str, Any] = {}
+    if "models" in case.asks:
+        start = start + 0.1 * inside * _normal(g, 3, packing.size)
+        asked["model"] = torch.randint(3, (clients,), generator=g)
+    if "positions" in case.asks:
+        asked["positions"] = torch.tensor([13, 9, 18, 7, 0, 20, 6])
+    if "lr" in case.asks:
+        asked["lr"] = 0.02 + 0.1 * torch.rand(clients, generator=g, dtype=torch.float64)
+    if "corrections" in case.asks:
+        asked["corrections"] = (0.1 * inside * _normal(g, clients, packing.size)).to(dtype)
+    if "preconditioner" in case.asks:
+        asked["preconditioner"] = (0.2 * inside * torch.rand(packing.size, generator=g)).to(dtype)
+    if len(case.rules) > 1:
+        asked["rule"] = torch.arange(clients) % len(case.rules)
+    return RoundWork(
+        start=start.to(dtype),
+        rows=torch.randperm(ROWS, generator=g)[: sum(SIZES)],
+        offsets=torch.tensor([0, *torch.tensor(SIZES).cumsum(0).tolist()]),
+        ids=torch.tensor([17, 4, 3_000_000_000, 8, 0, 99, 5]),
+        steps=torch.tensor(STEPS),
+        batch_size=BATCH,
+        clients=tuple(RULES[rule] for rule in case.rules),
+        seed=1 << 40,
+        round=3,
+        policy=_policy(case, g),
+        keep_deltas=True,
+        measure_cosine=True,
+        **asked,
+    )
+
+
+def _policy(case: Case, g: torch.Generator) -> DeltaPolicy:
+    weights: Any = "uniform" if "uniform" in case.asks else "examples"
+    if "weights" in case.asks:
+        weights = torch.rand(len(SIZES), generator=g)
+    return DeltaPolicy(weights, 0.05 if "clip" in case.asks else None, "divide" in case.asks)
+
+
+def _ones_like(module: nn.Module) -> nn.Module:
+    ones = copy.deepcopy(module)
+    for parameter in ones.parameters():
+        nn.init.ones_(parameter)
+    return ones
+
+
+# ---- agreement ------------------------------------------------------------------------------------------------------
+
+
+@cache
+def why_not(executor: str) -> str | None:
+    """Why this executor cannot be tested here, if so."""
+    if executor != "native":
+        return None
+    try:
+        from fastfed import _core
+        from fastfed.train import native  # noqa: F401
+    except ImportError as error:
+        return f"the native engine does not import: {error}"
+    return None if hasattr(_core, "Program") else "the compiled extension has no engine"
+
+
+def executors(*names: str) -> Any:
+    """Parametrises a test by the executor's name; one that cannot run is skipped with its reason."""
+    marked = [
+        pytest.param(name, marks=pytest.mark.skipif(why_not(name) is not None, reason=str(why_not(name))))
+        for name in names
+    ]
+    return pytest.mark.parametrize("executor", marked)
+
+
+def run(case: Case, executor: str, dtype: torch.dtype = torch.float32) -> Outcome:
+    made = make(executor, module_of(case.task), TASKS[case.task].loss, examples_of(case.task))
+    return made.run(work_of(case, dtype))
+
+
+@cache
+def reference(case: Case, dtype: torch.dtype) -> Outcome:
+    return run(case, "eager", dtype)
+
+
+def kept(outcome: Outcome) -> Tensor:
+    assert outcome.deltas is not None
+    return outcome.deltas
+
+
+def assert_agrees(case: Case, got: Outcome) -> None:
+    """`got` (float32) is as good as what `eager` computes in float32."""
+    plain, exact = reference(case, torch.float32), reference(case, torch.float64)
+    assert torch.equal(got.refused, exact.refused)
+    _assert_close("delta", got.delta, plain.delta, exact.delta)
+    _assert_close("deltas", *(kept(outcome) for outcome in (got, plain, exact)))
+    assert got.scalars.keys() == exact.scalars.keys()
+    error = 2 * float((kept(plain) - kept(exact)).norm())
+    room = {"delta_norm": error, "min_cosine": COSINE_ROUNDINGS + error / max(float(kept(exact).norm()), EPSILON)}
+    for name, values in got.scalars.items():
+        assert values.dtype is torch.float64, name
+        wanted, measured = exact.scalars[name], plain.scalars[name]
+        assert torch.equal(values.isnan(), wanted.isnan()), name
+        if name in EXACT_SCALARS:
+            assert torch.equal(values, wanted), name
+        else:
+            values, measured, wanted = (t.nan_to_num() for t in (values, measured, wanted))
+            _assert_close(name, values, measured, wanted, room.get(name, 0.0))
+
+
+def _assert_close(what: str, got: Tensor, plain: Tensor, exact: Tensor, room: float = 0.0) -> None:
+    """By norm, with one rounding of the whole vector on top: near zero, twice nothing would be nothing.
+
+    `room`: what the error of the vectors behind a scalar allows it (a norm's error is at most its vector's).
+    """
+    assert got.shape == exact.shape, what
+    allowed = max(2 * float((plain - exact).norm()), room) + EPSILON * float(exact.norm())
+    error = float((got - exact).norm())
+    assert error <= allowed, f"{what}: error {error:.3e} against float64, allowed {allowed:.3e}"

@@ -1,0 +1,61 @@
+"""What the tests of the train room share: small rounds of work."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import fastfed as ff
+from fastfed.clients import SGD
+from fastfed.data import Examples
+from fastfed.train import Outcome, RoundWork
+from fastfed.train.executors import make
+
+
+def normal(seed: int, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Standard normal numbers, the same float32 ones in every dtype."""
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+
+def labels(seed: int, classes: int, *shape: int) -> Tensor:
+    return torch.randint(classes, shape, generator=torch.Generator().manual_seed(seed))
+
+
+def network() -> nn.Module:
+    """Six numbers to three classes; the same parameters every time."""
+    with torch.random.fork_rng():
+        torch.manual_seed(5)
+        return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3))
+
+
+def vectors(rows: int = 40) -> Examples:
+    return Examples(normal(1, rows, 6), labels(2, 3, rows))
+
+
+def round_of(
+    start: Tensor | nn.Module,
+    sizes: Sequence[int] = (9, 4, 6),
+    dtype: torch.dtype = torch.float32,
+    **given: Any,
+) -> RoundWork:
+    """A round of clients with these numbers of examples, the rows of each side by side; `given` goes to the work."""
+    if isinstance(start, nn.Module):
+        start = ff.Packing.of(start).pack(start).to(dtype)
+    clients = len(sizes)
+    usual: dict[str, Any] = {
+        "rows": torch.arange(sum(sizes)),
+        "offsets": torch.tensor([0, *torch.tensor(sizes).cumsum(0).tolist()]),
+        "ids": torch.arange(clients) * 7 + 3,
+        "steps": torch.full((clients,), 4),
+        "batch_size": 4,
+        "clients": (SGD(lr=0.5),),
+        "keep_deltas": True,
+    }
+    return RoundWork(start=start, **{**usual, **given})
+
+
+def train(module: nn.Module, work: RoundWork, executor: str = "eager", loss: Any = "cross_entropy") -> Outcome:
+    return make(executor, module, loss, vectors()).run(work)
