@@ -197,16 +197,22 @@ bool is_plain_sgd(const Optimizer& o) {
   return o.formula == kSgd && o.step_size == kGiven && n.clip == 0 && n.weight_decay == 0 && n.prox == 0;
 }
 
+std::string where(const Round& round, const Worker& worker) {
+  const Size position = worker.position();
+  return "client " + std::to_string(round.ids[position]) + " (position " + std::to_string(position) + "), local step " +
+         std::to_string(worker.local_step() + 1) + ": ";
+}
+
 // What went wrong first, and at which client.
 class Failure {
  public:
   bool happened() const { return happened_; }
 
-  void note(std::exception_ptr error, const std::string& where) {
+  void note(std::exception_ptr error, const std::string& place) {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (!happened_.exchange(true)) {
       error_ = std::move(error);
-      where_ = where;
+      place_ = place;
     }
   }
 
@@ -217,7 +223,7 @@ class Failure {
     } catch (const Interrupted&) {
       throw;
     } catch (const std::exception& error) {
-      throw std::runtime_error(where_ + error.what());
+      throw std::runtime_error(place_ + error.what());
     }
   }
 
@@ -225,7 +231,7 @@ class Failure {
   std::atomic<bool> happened_{false};
   std::mutex mutex_;
   std::exception_ptr error_;
-  std::string where_;
+  std::string place_;
 };
 
 }  // namespace
@@ -243,28 +249,29 @@ void Program::train(const Examples& examples, const Round& round, const Results&
   watched.interrupted = [&] {
     return failure.happened() || (omp_get_thread_num() == 0 && round.interrupted && round.interrupted());
   };
+  const auto work = [&](Worker& worker) {
+    worker.prepare(examples, watched, tracks);
+    for (Size lane; (lane = next++) < lanes && !failure.happened();) {
+      auto sum = tree.take();
+      for (Size i = lane; i < round.clients; i += lanes) {
+        const Size position = order[std::size_t(i)];
+        worker.train(position, round.weights[position] / total, results, *sum);
+      }
+      tree.finish(lane, std::move(sum));
+    }
+  };
   const int threads = int(std::min<Size>(round.threads, lanes));
 #pragma omp parallel num_threads(threads)
   {
     const int before = MKL_Set_Num_Threads_Local ? MKL_Set_Num_Threads_Local(1) : 0;
-    auto worker = take_worker(round.batch_size);
-    worker->prepare(examples, watched, tracks);
+    std::unique_ptr<Worker> worker;
     try {
-      for (Size lane; (lane = next++) < lanes && !failure.happened();) {
-        auto sum = tree.take();
-        for (Size i = lane; i < round.clients; i += lanes) {
-          const Size position = order[std::size_t(i)];
-          worker->train(position, round.weights[position] / total, results, *sum);
-        }
-        tree.finish(lane, std::move(sum));
-      }
+      worker = take_worker(round.batch_size);
+      work(*worker);
     } catch (...) {
-      const Size position = worker->position();
-      failure.note(std::current_exception(), "client " + std::to_string(round.ids[position]) + " (position " +
-                                                 std::to_string(position) + "), local step " +
-                                                 std::to_string(worker->local_step() + 1) + ": ");
+      failure.note(std::current_exception(), worker ? where(round, *worker) : "");
     }
-    give_back(std::move(worker));
+    if (worker) give_back(std::move(worker));
     if (MKL_Set_Num_Threads_Local) MKL_Set_Num_Threads_Local(before);
   }
   failure.raise();

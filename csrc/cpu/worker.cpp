@@ -88,6 +88,7 @@ void Worker::prepare(const Examples& examples, const Round& round, bool tracks) 
   round_ = &round;
   tracks_ = tracks;
   loaded_ = false;
+  forget_touched();  // of a round that failed
   Size wanted[kStateVectors] = {};
   const Size d = program_.d();
   for (const Optimizer& o : round.optimizers) {
@@ -418,7 +419,7 @@ void Worker::forget_touched() {
   touched_.clear();
 }
 
-bool Worker::train(Size position, double weight, const Results& r, DeltaSum& sum) {
+void Worker::train(Size position, double weight, const Results& r, DeltaSum& sum) {
   begin(position);
   const Optimizer& optimizer = round_->optimizers[std::size_t(round_->rule ? round_->rule[position] : 0)];
   double first = kNothing, last = kNothing, total = 0;
@@ -453,7 +454,6 @@ bool Worker::train(Size position, double weight, const Results& r, DeltaSum& sum
     restore();
   }
   if (tracks_) forget_touched();
-  return !(moved && !finite);
 }
 
 }  // namespace fastfed

@@ -18,8 +18,8 @@ class Worker {
 
   // Before a round: room for what its optimizers keep.
   void prepare(const Examples& examples, const Round& round, bool tracks);
-  // Trains the client at this position and adds its delta to `sum`, with this weight if it counts; false if refused.
-  bool train(Size position, double weight, const Results& results, DeltaSum& sum);
+  // Trains the client at this position and adds its delta to `sum` with this weight, unless it is not finite.
+  void train(Size position, double weight, const Results& results, DeltaSum& sum);
 
   Size position() const { return position_; }
   Size local_step() const { return step_; }

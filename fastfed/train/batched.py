@@ -136,9 +136,8 @@ class _Chunk:
             first = losses if step == 0 else first
             last = torch.where(active, losses, last)
             total += torch.where(active, losses, 0)
-            size = torch.where(
-                active, torch.as_tensor(self.optimizer.step_size(step + 1), device=device).double(), size
-            )
+            taken = torch.as_tensor(self.optimizer.step_size(step + 1), dtype=torch.float64, device=device)
+            size = torch.where(active, taken, size)
         scalars = {"first_loss": first, "last_loss": last, "mean_loss": total / self.steps.to(device)}
         if self.cosine is not None:
             scalars["min_cosine"] = self.cosine.least

@@ -147,10 +147,10 @@ RULES: dict[str, Client] = {
     "sm3-I": SM3(lr=0.1, eps=1e-3, cover="I", delay=2, clip=0.7),
     "sm3-adam": SM3(lr=0.02, eps=1e-3, form="adam", beta1=0.8, beta2=0.95, delay=2),
     "sm3-I-adam": SM3(lr=0.02, eps=1e-3, form="adam", cover="I", delay=2, delay_unit="epoch"),
-    "delta-sgd": DeltaSGD(lr=0.1, gamma=1.5, delta=0.2),
-    "delta-sgd corrected": DeltaSGD(lr=0.1, grow_first=True, lr_eps=1e-8, **CORRECTED),
-    "delta-sgd same batch": DeltaSGD(lr=0.1, gamma=1.5, same_batch=True),
-    "delta-sgd same batch corrected": DeltaSGD(lr=0.1, gamma=1.5, same_batch=True, **CORRECTED),
+    "delta-sgd": DeltaSGD(lr=0.1, gamma=0.3, delta=0.2),  # gamma: so that measured step sizes matter
+    "delta-sgd corrected": DeltaSGD(lr=0.1, gamma=0.3, grow_first=True, lr_eps=1e-8, **CORRECTED),
+    "delta-sgd same batch": DeltaSGD(lr=0.1, gamma=0.2, same_batch=True),
+    "delta-sgd same batch corrected": DeltaSGD(lr=0.1, gamma=0.2, same_batch=True, **CORRECTED),
     "sps": SPS(c=0.7, f_star=0.1, lr_max=0.4),
     "sps corrected": SPS(lr_max=0.8, **CORRECTED),
 }
@@ -309,7 +309,12 @@ def assert_agrees(case: Case, got: Outcome) -> None:
     _assert_close("deltas", *(kept(outcome) for outcome in (got, plain, exact)))
     assert got.scalars.keys() == exact.scalars.keys()
     error = 2 * float((kept(plain) - kept(exact)).norm())
-    room = {"delta_norm": error, "min_cosine": COSINE_ROUNDINGS + error / max(float(kept(exact).norm()), EPSILON)}
+    relative = error / max(float(kept(exact).norm()), EPSILON)
+    room = {
+        "delta_norm": error,
+        "step_size": relative * float(exact.scalars["step_size"].nan_to_num().norm()),
+        "min_cosine": COSINE_ROUNDINGS + relative,
+    }
     for name, values in got.scalars.items():
         assert values.dtype is torch.float64, name
         wanted, measured = exact.scalars[name], plain.scalars[name]

@@ -92,7 +92,7 @@ def test_clients_without_work_do_not_count(executor: str, weights: str) -> None:
         "given": (torch.full((5,), 0.3), [0.3, 0, 0, 0, 0.3]),
     }
     given, expected = policies[weights]
-    outcome = train(network(), idle_work(policy=DeltaPolicy(given)), executor)
+    outcome = train(network(), idle_work(policy=DeltaPolicy(given), clients=(clients.SGD(lr=0.3),)), executor)
     assert_is(outcome.delta, weighted(outcome, expected))
     assert not bool(outcome.refused.any())
     assert not bool(kept(outcome)[1:4].any())
@@ -100,6 +100,7 @@ def test_clients_without_work_do_not_count(executor: str, weights: str) -> None:
     assert scalars["examples"].tolist() == [9, 0, 4, 6, 5]
     assert scalars["steps"].tolist() == [3, 0, 0, 0, 2]
     assert scalars["delta_norm"][1:4].tolist() == [0, 0, 0]
+    assert scalars["step_size"][[0, 4]].tolist() == [0.3, 0.3]
     for name in ("first_loss", "last_loss", "mean_loss", "step_size"):
         assert scalars[name].isnan().tolist() == [False, True, True, True, False], name
 

@@ -194,8 +194,9 @@ def test_a_row_outside_the_store_is_refused():
         native.Native(module, loss, examples).run(work)
 
 
-def test_ctrl_c_stops_a_round_and_the_engine_lives_on():
-    module, examples, loss = mlp_case()
+@pytest.mark.parametrize("case", ["mlp", "cnn", "sparse"])
+def test_ctrl_c_stops_a_round_and_the_engine_lives_on(case):
+    module, examples, loss = CASES[case]()
     engine = native.Native(module, loss, examples, threads=2)
     short = make_work(module, ragged(8), clients.SGD(0.1))
     endless = replace(short, steps=torch.full((8,), 1 << 40))

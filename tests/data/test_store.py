@@ -1,0 +1,101 @@
+"""The example store: batches of every kind of rows, and bad input refused by name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from fastfed.data import Examples, Pixels, Sparse
+
+DTYPES = (torch.float32, torch.float64)
+ROWS = torch.tensor([4, 0, 4, 2])
+
+
+def numbers(*shape: int) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(0))
+
+
+def mostly_zeros() -> Tensor:
+    dense = numbers(5, 7)
+    dense[dense.abs() < 0.8] = 0
+    dense[2] = 0  # an empty row
+    return dense
+
+
+def test_sparse_rows_are_the_dense_ones() -> None:
+    dense = mostly_zeros()
+    sparse = Sparse.of(dense)
+    assert len(sparse) == 5
+    assert sparse.values.numel() == int((dense != 0).sum())
+    for dtype in DTYPES:
+        rows = sparse.dense(ROWS, dtype)
+        assert rows.dtype is dtype
+        assert torch.equal(rows, dense[ROWS].to(dtype))
+    assert sparse.dense(torch.tensor([2])).shape == (1, 7)
+
+
+@pytest.mark.parametrize(("mean", "std"), [((0.0,), (1.0,)), ((0.5,), (0.25,)), ((0.1, 0.2, 0.3), (0.5, 0.6, 0.7))])
+def test_pixels_are_normalised_per_channel(mean: tuple[float, ...], std: tuple[float, ...]) -> None:
+    images = torch.randint(256, (5, 3, 2, 4), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    pixels = Pixels(images, mean, std)
+    assert len(pixels) == 5
+    for dtype in DTYPES:
+        got = pixels.dense(ROWS, dtype)
+        assert got.dtype is dtype
+        for channel in range(3):
+            m, s = mean[channel % len(mean)], std[channel % len(std)]
+            wanted = (images[ROWS][:, channel].double() / 255 - m) / s
+            torch.testing.assert_close(got[:, channel].double(), wanted, rtol=1e-5, atol=1e-6)
+    exact = pixels.dense(ROWS, torch.float64) * torch.tensor(std, dtype=torch.float64).view(1, -1, 1, 1)
+    shift = torch.tensor(mean, dtype=torch.float64).view(1, -1, 1, 1)
+    torch.testing.assert_close((exact + shift) * 255, images[ROWS].double(), rtol=1e-13, atol=1e-11)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_batch_has_floats_in_the_dtype_asked_for(dtype: torch.dtype) -> None:
+    vectors, tokens = numbers(5, 3), torch.arange(10).view(5, 2)
+    inputs, targets = Examples(vectors, tokens).batch(ROWS, dtype)
+    assert inputs.dtype is dtype
+    assert torch.equal(inputs, vectors[ROWS].to(dtype))
+    assert targets.dtype is torch.int64
+    assert torch.equal(targets, tokens[ROWS])
+    inputs, targets = Examples(tokens, Sparse.of(mostly_zeros())).batch(ROWS, dtype)
+    assert torch.equal(inputs, tokens[ROWS])
+    assert torch.equal(targets, mostly_zeros()[ROWS].to(dtype))
+
+
+def sparse_of(**changed: Any) -> Sparse:
+    good: dict[str, Any] = {
+        "starts": torch.tensor([0, 2, 3]),
+        "columns": torch.tensor([0, 4, 1], dtype=torch.int32),
+        "values": torch.ones(3),
+        "width": 5,
+    }
+    return Sparse(**{**good, **changed})
+
+
+@pytest.mark.parametrize(
+    ("name", "make"),
+    [
+        ("starts", lambda: sparse_of(starts=torch.tensor([0, 2, 4]))),
+        ("starts", lambda: sparse_of(starts=torch.tensor([0, 3, 2, 3]))),
+        ("starts", lambda: sparse_of(starts=torch.tensor([0.0, 2.0, 3.0]))),
+        ("columns", lambda: sparse_of(columns=torch.tensor([0, 5, 1], dtype=torch.int32))),
+        ("columns", lambda: sparse_of(columns=torch.tensor([0, 1], dtype=torch.int32))),
+        ("columns", lambda: sparse_of(columns=torch.tensor([0, 4, 1]))),
+        ("values", lambda: sparse_of(values=torch.ones(3).double())),
+        ("bytes", lambda: Pixels(torch.zeros(2, 1, 3, 3))),
+        ("bytes", lambda: Pixels(torch.zeros(2, 9, dtype=torch.uint8))),
+        ("mean", lambda: Pixels(torch.zeros(2, 3, 4, 4, dtype=torch.uint8), mean=(0.1, 0.2))),
+        ("std", lambda: Pixels(torch.zeros(2, 1, 4, 4, dtype=torch.uint8), std=(0.0,))),
+        ("targets", lambda: Examples(numbers(3, 2), torch.zeros(4).long())),
+        ("targets", lambda: Examples(numbers(3, 2), torch.zeros(3).int())),
+        ("inputs", lambda: Examples(numbers(3, 2).double(), torch.zeros(3).long())),
+    ],
+)
+def test_bad_input_is_named(name: str, make: Any) -> None:
+    with pytest.raises((TypeError, ValueError), match=f"^{name}: "):
+        make()
