@@ -3,8 +3,9 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-CPP := $(wildcard csrc/*.h csrc/*.cpp csrc/cpu/* csrc/cuda/*)
-NATIVE := setup.py $(wildcard csrc/*.h csrc/*.cpp csrc/cpu/*)
+NATIVE_SOURCES := $(wildcard csrc/*.h csrc/*.cpp csrc/cpu/*.* csrc/cpu/layers/*)
+CPP := $(NATIVE_SOURCES) $(wildcard csrc/cuda/*)
+NATIVE := setup.py $(NATIVE_SOURCES)
 
 # Where a compiler is, a failing build must stop us: otherwise the C++ backend would silently go untested.
 export FASTFED_REQUIRE_EXTENSION ?= $(if $(shell command -v $(CXX) 2>/dev/null),1,)
@@ -23,9 +24,10 @@ test: style ## style, then every test: CPU backends, Triton's interpreter, CUDA 
 	TRITON_INTERPRET=1 $(BIN)/pytest -m backend -n 2 tests/kernels
 	FASTFED_CUDA_HOST=1 $(BIN)/pytest -m backend -n 2 tests/kernels
 
-bench: $(VENV)/.built ## time every kernel beside its peers and this machine's streaming bound
+bench: $(VENV)/.built ## time every kernel and whole rounds beside their peers
 	$(BIN)/fastfed doctor
 	$(BIN)/fastfed bench kernels --json out/kernels.json --plot out/kernels.png
+	$(BIN)/fastfed bench rounds --json out/rounds.json --plot out/rounds.png
 
 lint: style types ## style (ruff) and types (mypy; the first time it reads all of torch, which takes a minute)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fnmatch
 import json
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -13,9 +12,9 @@ import torch
 
 from ..doctor import machine, versions
 from ..kernels import registry
-from ..kernels.table import nearest
 from . import bound
 from .cases import CASES, Bout, Case
+from .choosing import choose
 from .rows import Row
 from .timing import Timing, take_turns
 
@@ -41,13 +40,7 @@ class Plan:
 
 def choose_ops(patterns: Sequence[str]) -> tuple[str, ...]:
     """The cases that match any of the patterns (shell style, "server*"), in the table's order."""
-    chosen: set[str] = set()
-    for pattern in patterns:
-        found = fnmatch.filter(CASES, pattern)
-        if not found:
-            raise ValueError(f"{pattern!r} matches none of: {', '.join(CASES)}.{nearest(pattern, tuple(CASES))}")
-        chosen.update(found)
-    return tuple(name for name in CASES if name in chosen)
+    return choose(patterns, CASES)
 
 
 def choose_backend(name: str | None) -> str:

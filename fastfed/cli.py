@@ -1,4 +1,4 @@
-"""The command line: `fastfed doctor`, `fastfed bench kernels`, `fastfed demo`.
+"""The command line: `fastfed doctor`, `fastfed bench kernels`, `fastfed bench rounds`, `fastfed demo`.
 
 Exit codes: 0 done, 1 failed, 2 asked for wrongly. Each command imports what it needs itself.
 """
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from .bench.kernels import Plan
+    from .bench.rounds import Plan as RoundsPlan
+    from .bench.rounds import Results
     from .bench.rows import Row
     from .doctor import Report
 
@@ -143,6 +145,11 @@ def _parse_sizes(text: str) -> tuple[int, ...]:
     return sizes
 
 
+def _need_benchmark_package() -> None:
+    if importlib.util.find_spec("pytest_benchmark") is None:
+        raise CommandError("bench needs the package 'pytest-benchmark'; install it with: pip install 'fastfed[bench]'")
+
+
 @bench.command("kernels")
 def bench_kernels(
     sizes: Annotated[str, typer.Option(help="Vector lengths d, separated by commas.")] = "1e4,1e6,2.5e7",
@@ -159,8 +166,7 @@ def bench_kernels(
 
     Example: fastfed bench kernels --sizes 1e6 --ops 'server_*' --json out/kernels.json --plot out/kernels.png
     """
-    if importlib.util.find_spec("pytest_benchmark") is None:
-        raise CommandError("bench needs the package 'pytest-benchmark'; install it with: pip install 'fastfed[bench]'")
+    _need_benchmark_package()
     plan = _plan(_parse_sizes(sizes), ops, rounds, threads, backend)
     from .bench import kernels as kernel_bench
 
@@ -202,12 +208,15 @@ def _run_with_progress(plan: Plan, console: Console) -> list[Row]:
 
     if not console.is_terminal:
         return list(kernel_bench.run(plan, lambda line: print(line, file=sys.stderr, flush=True)))
-    with _bar(console, len(plan.bouts)) as tell:
+    with _bar(console, len(plan.bouts), lambda line: "d = " in line) as tell:
         return list(kernel_bench.run(plan, tell))
 
 
 @contextmanager
-def _bar(console: Console, total: int) -> Iterator[Callable[[str], None]]:
+def _bar(
+    console: Console, total: int, starts_bout: Callable[[str], bool] = lambda line: True
+) -> Iterator[Callable[[str], None]]:
+    """What to tell the bar: lines that start one of its `total` bouts; others are printed above it."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     columns = BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}")
@@ -217,7 +226,7 @@ def _bar(console: Console, total: int) -> Iterator[Callable[[str], None]]:
 
         def tell(line: str) -> None:
             nonlocal started
-            if "d = " not in line:
+            if not starts_bout(line):
                 progress.console.print(line)
                 return
             progress.update(task, description=line, completed=started)
@@ -235,6 +244,78 @@ def _show_rows(rows: list[Row], console: Console) -> None:
     console.print(table.latency(rows, kernel_bench.LATENCY_SIZE))
     console.print(table.verdicts(targets.judge(rows)))
     console.print(f"{rows[0].machine}; {rows[0].threads} threads; {rows[0].versions}", highlight=False)
+
+
+@bench.command("rounds")
+def bench_rounds(
+    workloads: Annotated[str, typer.Option(help="Workloads, separated by commas; patterns like 'W*' too.")] = "*",
+    scale: Annotated[float, typer.Option(min=1e-4, max=1.0, help="Shrinks every cohort, as in 0.1.")] = 1.0,
+    threads: Annotated[int | None, typer.Option(min=1, help="Threads for everybody. Default: torch's number.")] = None,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds; each times every contender once.")] = 7,
+    scaling: Annotated[bool, typer.Option("--scaling", help="Also W1, W2 with 10 to 10,000 clients.")] = False,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write all measurements as JSON.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Write a picture (.png, .svg, .pdf).")] = None,
+) -> None:
+    """Time whole rounds beside a plain PyTorch client loop and torch.func.vmap.
+
+    Clients train with SGD, the server steps with FedAdam. All contenders of a workload see the same batches, must agree
+    about the aggregate before any is timed, and take turns.
+
+    Workloads: W1 softmax regression, W2 MLP, W3 EMNIST CNN, LSTM Shakespeare, AE EMNIST autoencoder, SO-LR sparse
+    logistic regression, ResNet ResNet-18 with group norm, one client.
+
+    Example: fastfed bench rounds --workloads W1,W2 --scale 0.1 --json out/rounds.json --plot out/rounds.png
+    """
+    _need_benchmark_package()
+    plan = _rounds_plan(workloads, scale, rounds, threads, scaling)
+    from .bench import rounds as round_bench
+
+    console = _console()
+    with _told_plainly(RuntimeError, MemoryError, OSError, ValueError):
+        results = _run_rounds(plan, console)
+        _show_rounds(results, console)
+        if json_file is not None:
+            round_bench.save(results, json_file)
+            console.print(f"Rows: {json_file}")
+        if plot is not None:
+            from .bench import round_plot
+
+            round_plot.save(results.rows, plot)
+            console.print(f"Picture: {plot}")
+
+
+def _rounds_plan(workloads: str, scale: float, rounds: int, threads: int | None, scaling: bool) -> RoundsPlan:
+    import torch
+
+    from .bench import rounds as round_bench
+
+    try:
+        chosen = round_bench.choose_workloads([part.strip() for part in workloads.split(",")])
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--workloads") from None
+    return round_bench.Plan(chosen, scale, rounds, threads or torch.get_num_threads(), scaling)
+
+
+def _run_rounds(plan: RoundsPlan, console: Console) -> Results:
+    from .bench import rounds as round_bench
+
+    if not console.is_terminal:
+        return round_bench.run(plan, lambda line: print(line, file=sys.stderr, flush=True))
+    with _bar(console, plan.bouts) as tell:
+        return round_bench.run(plan, tell)
+
+
+def _show_rounds(results: Results, console: Console) -> None:
+    from .bench import round_table, round_targets
+
+    console.print(round_table.contenders(results.rows))
+    for sentence in (*round_table.skipped(results.rows), *round_table.disturbed(results.rows)):
+        console.print(sentence, highlight=False)
+    if results.scaling:
+        console.print(round_table.scaling(results.scaling))
+    console.print(round_table.verdicts(round_targets.judge(results)))
+    first = results.rows[0]
+    console.print(f"{first.machine}; {first.threads} threads; {first.versions}", highlight=False)
 
 
 # ---- demo -----------------------------------------------------------------------------------------------------------

@@ -84,7 +84,7 @@ def test_demo_descends_towards_the_best_loss(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_readme_examples_run() -> None:
     blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.DOTALL | re.MULTILINE)
-    assert len(blocks) == 2
+    assert len(blocks) == 3
     names: dict[str, object] = {}
     for block in blocks:
         exec(compile(block, "README.md", "exec"), names)

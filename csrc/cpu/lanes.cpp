@@ -121,8 +121,8 @@ std::unique_ptr<DeltaSum> LaneTree::partner_of(Node node) {
   return partner;
 }
 
-// Climbs the tree: a node's sum is its left child's plus its right child's, whoever comes last adds them. A node
-// without a right child is its left child.
+// Climbs the tree: a node's sum is that of its two children, added by whoever comes last (a + b is b + a to the bit). A
+// node without a right child is its left child.
 void LaneTree::finish(Size lane, std::unique_ptr<DeltaSum> sum) {
   Size number = lane, width = lanes_;
   for (int level = 0; width > 1; ++level, width = (width + 1) / 2, number /= 2) {
@@ -137,7 +137,6 @@ void LaneTree::finish(Size lane, std::unique_ptr<DeltaSum> sum) {
         return;
       }
     }
-    if (!is_left) std::swap(sum, partner);
     sum->add(*partner);
     const std::lock_guard<std::mutex> lock(mutex_);
     idle_.push_back(std::move(partner));

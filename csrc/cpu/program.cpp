@@ -23,8 +23,13 @@ constexpr Size kLanes = 64;  // enough for a big machine's threads; their number
 
 bool is_image(const Shape& shape) { return shape.kind == Kind::kImage; }
 
+// Large images go through their layers one by one, and stay in the cache from layer to layer; small ones with their
+// many channels go by the batch, so that weights are read once.
+constexpr Size kLargeImage = 100;  // pixels
+
 bool is_by_example(const Spec& spec) {
-  return is_image(spec.output_shape) || std::any_of(spec.input_shapes.begin(), spec.input_shapes.end(), is_image);
+  const auto is_large = [](const Shape& shape) { return is_image(shape) && shape.rows >= kLargeImage; };
+  return is_large(spec.output_shape) || std::any_of(spec.input_shapes.begin(), spec.input_shapes.end(), is_large);
 }
 
 // Layers whose backward never looks at their own output: a relu may overwrite it.
@@ -115,8 +120,6 @@ void Program::plan_memory(std::vector<Spec>& specs) {
     spec.in_place = true;
     memory_of_[std::size_t(spec.output)] = memory_of_[std::size_t(from)];
   }
-  per_example_.assign(values_.size(), false);
-  for (std::size_t v = 0; v < values_.size(); ++v) per_example_[v] = is_image(values_[v]);
   if (is_image(values_[std::size_t(output_)])) throw std::invalid_argument("program: its output must not be an image");
 }
 
@@ -126,18 +129,21 @@ void Program::plan_segments(const std::vector<Spec>& specs) {
       segments_.push_back({l, l, specs[l].by_example});
     segments_.back().end = l + 1;
   }
-  // An image that two segments share would lose its gradient between them.
-  std::vector<int> segment_of(values_.size(), -1);
+  // The gradient of a value lives for one example only if everything that touches it is in one segment by example.
+  constexpr int kNobody = -1, kSeveral = -2;
+  std::vector<int> segment_of(values_.size(), kNobody);
   for (std::size_t s = 0; s < segments_.size(); ++s)
     for (std::size_t l = segments_[s].begin; l < segments_[s].end; ++l) {
       std::vector<int> touched = specs[l].inputs;
       touched.push_back(specs[l].output);
       for (int value : touched) {
-        int& seen = segment_of[std::size_t(value)];
-        if (seen >= 0 && seen != int(s)) per_example_[std::size_t(memory_of_[std::size_t(value)])] = false;
-        seen = int(s);
+        int& seen = segment_of[std::size_t(memory_of_[std::size_t(value)])];
+        seen = seen == kNobody || seen == int(s) ? int(s) : kSeveral;
       }
     }
+  per_example_.assign(values_.size(), false);
+  for (std::size_t v = 0; v < values_.size(); ++v)
+    per_example_[v] = segment_of[v] >= 0 && segments_[std::size_t(segment_of[v])].by_example && int(v) != output_;
 }
 
 void Program::check_params() const {

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 import fastfed as ff
@@ -65,6 +66,26 @@ def _cnn() -> nn.Module:
         nn.Dropout(0.4),
         nn.Linear(8, 4),
     )
+
+
+class Pyramid(nn.Module):
+    """Residual blocks on large images, then on small ones: the native engine takes two ways with them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 6, 3, padding=1)
+        self.norm = nn.GroupNorm(3, 6)
+        self.large = nn.Conv2d(6, 6, (3, 5), padding=(1, 2), bias=False)
+        self.down = nn.Conv2d(6, 10, (5, 3), stride=2, padding=(2, 1))
+        self.small = nn.Conv2d(10, 10, 3, padding=1)
+        self.head = nn.Linear(40, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.silu(self.stem(x))
+        x = x + self.large(torch.relu(self.norm(x)))
+        x = F.relu(self.down(x))
+        x = x + F.relu(self.small(x))
+        return self.head(torch.flatten(F.adaptive_avg_pool2d(x, 2), 1))
 
 
 @dataclass(frozen=True)
@@ -123,6 +144,7 @@ TASKS = {
         _vectors,
     ),
     "cnn": Task(_cnn, "cross_entropy", _pixels),
+    "pyramid": Task(Pyramid, "cross_entropy", lambda g: Examples(_normal(g, ROWS, 3, 13, 17), _labels(g, 4, ROWS))),
     "tagger": Task(Tagger, "cross_entropy", _sequences),
     "tags": Task(lambda: nn.Linear(30, 7), "binary_cross_entropy", _words),
     "autoencoder": Task(
@@ -172,7 +194,8 @@ class Case:
 def _cases() -> list[Case]:
     cases = [Case("mlp", (rule,)) for rule in RULES]
     for task in TASKS:
-        cases += [Case(task, (rule,)) for rule in ("sgd corrected", "sm3", "delta-sgd same batch") if task != "mlp"]
+        rules = ("sgd", "sgd corrected", "sm3", "delta-sgd same batch")
+        cases += [Case(task, (rule,)) for rule in rules if task != "mlp"]
     blend = ("sgd", "adam", "sm3 delayed", "delta-sgd")
     cases += [
         Case("softmax", ("sgd",), frozenset(asks))

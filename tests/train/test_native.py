@@ -202,10 +202,14 @@ def test_ctrl_c_stops_a_round_and_the_engine_lives_on(case):
     endless = replace(short, steps=torch.full((8,), 1 << 40))
     before = engine.run(short)
     timer = threading.Timer(0.3, lambda: signal.raise_signal(signal.SIGINT))
+    previous = signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
     timer.start()
-    with pytest.raises(KeyboardInterrupt):
-        engine.run(endless)
-    timer.join()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            engine.run(endless)
+        timer.join()
+    finally:
+        signal.signal(signal.SIGINT, previous)
     assert torch.equal(before.delta, engine.run(short).delta)
 
 

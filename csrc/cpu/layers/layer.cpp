@@ -7,7 +7,8 @@ namespace {
 LayerTable all_layers() {
   LayerTable table;
   enter_dense_layers(table);
-  enter_image_layers(table);
+  enter_convolution_layers(table);
+  enter_pooling_layers(table);
   enter_elementwise_layers(table);
   enter_norm_layers(table);
   enter_sequence_layers(table);

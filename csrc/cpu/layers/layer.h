@@ -166,7 +166,8 @@ template <class L> std::unique_ptr<Layer> make(Spec spec) { return std::make_uni
 // Each file of layers says which ops it has.
 using LayerTable = std::map<std::string, LayerMaker>;
 void enter_dense_layers(LayerTable& table);
-void enter_image_layers(LayerTable& table);
+void enter_convolution_layers(LayerTable& table);
+void enter_pooling_layers(LayerTable& table);
 void enter_elementwise_layers(LayerTable& table);
 void enter_norm_layers(LayerTable& table);
 void enter_sequence_layers(LayerTable& table);

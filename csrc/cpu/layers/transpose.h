@@ -22,15 +22,18 @@ template <bool Add> FF_FN void store_four(FourFloats v, float* to) {
   std::memcpy(to, &v, sizeof v);
 }
 
+// a0 b0 a1 b1, and the same of the upper halves: one instruction each.
+FF_FN FourFloats mix_lower(FourFloats a, FourFloats b) { return FourFloats{a[0], b[0], a[1], b[1]}; }
+FF_FN FourFloats mix_upper(FourFloats a, FourFloats b) { return FourFloats{a[2], b[2], a[3], b[3]}; }
+
 template <bool Add> FF_FN void transpose_4x4(const float* from, std::int64_t from_row, float* to, std::int64_t to_row) {
   const FourFloats a = load_four(from), b = load_four(from + from_row);
   const FourFloats c = load_four(from + 2 * from_row), d = load_four(from + 3 * from_row);
-  const FourFloats ac0 = __builtin_shufflevector(a, c, 0, 4, 1, 5), ac1 = __builtin_shufflevector(a, c, 2, 6, 3, 7);
-  const FourFloats bd0 = __builtin_shufflevector(b, d, 0, 4, 1, 5), bd1 = __builtin_shufflevector(b, d, 2, 6, 3, 7);
-  store_four<Add>(__builtin_shufflevector(ac0, bd0, 0, 4, 1, 5), to);
-  store_four<Add>(__builtin_shufflevector(ac0, bd0, 2, 6, 3, 7), to + to_row);
-  store_four<Add>(__builtin_shufflevector(ac1, bd1, 0, 4, 1, 5), to + 2 * to_row);
-  store_four<Add>(__builtin_shufflevector(ac1, bd1, 2, 6, 3, 7), to + 3 * to_row);
+  const FourFloats ac0 = mix_lower(a, c), ac1 = mix_upper(a, c), bd0 = mix_lower(b, d), bd1 = mix_upper(b, d);
+  store_four<Add>(mix_lower(ac0, bd0), to);
+  store_four<Add>(mix_upper(ac0, bd0), to + to_row);
+  store_four<Add>(mix_lower(ac1, bd1), to + 2 * to_row);
+  store_four<Add>(mix_upper(ac1, bd1), to + 3 * to_row);
 }
 
 // A (rows, cols) tile of a larger matrix.
@@ -43,7 +46,7 @@ FF_FN void transpose_tile(std::int64_t rows, std::int64_t cols, const float* fro
       transpose_4x4<Add>(from + r * from_row + c, from_row, to + c * to_row + r, to_row);
   for (std::int64_t r = 0; r < rows; ++r)
     for (std::int64_t c = r < whole_rows ? whole_cols : 0; c < cols; ++c)
-      to[c * to_row + r] = (Add ? to[c * to_row + r] : 0.0f) + from[r * from_row + c];
+      to[c * to_row + r] = Add ? to[c * to_row + r] + from[r * from_row + c] : from[r * from_row + c];
 }
 
 // to (cols, rows), whose rows lie to_row apart, = from (rows, cols) transposed, or that added to it. In tiles of one

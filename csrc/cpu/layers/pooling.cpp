@@ -1,132 +1,11 @@
-// Convolution and pooling of one image at a time, channels last.
+// Pooling of images, channels last.
 #include <algorithm>
 
 #include "cpu/clones.h"
 #include "cpu/layers/layer.h"
-#include "cpu/products.h"
 
 namespace fastfed {
 namespace {
-
-// ---- convolution ---------------------------------------------------------------------------------------------------
-
-// The window of an output pixel is `kernel_h` runs of memory, kernel_w * channels long: no window is ever copied out.
-// The weight lies as (kernel_h, kernel_w, channels in, channels out).
-class Conv2d : public Layer {
- public:
-  explicit Conv2d(Spec given)
-      : Layer(std::move(given)),
-        kernel_h_(spec().whole("kernel_h")),
-        kernel_w_(spec().whole("kernel_w")),
-        stride_h_(spec().whole("stride_h")),
-        stride_w_(spec().whole("stride_w")),
-        pad_h_(spec().whole("pad_h")),
-        pad_w_(spec().whole("pad_w")),
-        padded_h_(in().height + 2 * pad_h_),
-        padded_w_(in().across + 2 * pad_w_),
-        run_(kernel_w_ * in().width) {}
-
-  void forward(const Frame& f, Size first, Size count) const override {
-    for (Size e = first; e < first + count; ++e) {
-      const float* image = padded(x(f, e), f.workspace);
-      float* result = y(f, e);
-      if (has(1)) fill_pixels(out().rows, out().width, param(f, 1), result);
-      for (Size row = 0; row < out().height; ++row)
-        products().outer({out().across, out().width, run_, kernel_h_, image + row * stride_h_ * line(), step(), 1,
-                          line(), param(f, 0), out().width, run_ * out().width,
-                          result + row * out().across * out().width, out().width, 1.0f, has(1)});
-    }
-  }
-
-  void backward(const Frame& f, Size first, Size count) const override {
-    if (wants() && first == 0) turn_weight(param(f, 0), kept(f));
-    for (Size e = first; e < first + count; ++e) {
-      weight_gradient(f, e);
-      if (has(1)) {
-        sum_pixels(out().rows, out().width, dy(f, e), f.workspace);
-        pour(sink(f, 1, e), out().width, f.workspace);
-      }
-      if (wants()) input_gradient(f, e);
-    }
-  }
-
-  Size kept_size(Size) const override { return wants() ? weight_size() : 0; }
-  Size workspace_size(Size) const override { return std::max(padded_h_ * line(), out().width); }
-  std::vector<Size> param_sizes() const override { return {weight_size(), out().width}; }
-
- private:
-  Size line() const { return padded_w_ * in().width; }
-  Size step() const { return stride_w_ * in().width; }
-  Size weight_size() const { return kernel_h_ * run_ * out().width; }
-  bool pads() const { return pad_h_ > 0 || pad_w_ > 0; }
-
-  // The image with a border of zeros, in `room`; the image itself where there is no border.
-  const float* padded(const float* image, float* room) const {
-    if (!pads()) return image;
-    std::fill(room, room + padded_h_ * line(), 0.0f);
-    const Size length = in().across * in().width;
-    for (Size row = 0; row < in().height; ++row)
-      std::copy(image + row * length, image + (row + 1) * length, inside(room, row));
-    return room;
-  }
-  float* inside(float* room, Size row) const { return room + (row + pad_h_) * line() + pad_w_ * in().width; }
-
-  static void fill_pixels(Size pixels, Size width, const float* bias, float* to) {
-    for (Size p = 0; p < pixels; ++p) std::copy(bias, bias + width, to + p * width);
-  }
-
-  FF_CLONES static void sum_pixels(Size pixels, Size width, const float* dy, float* sums) {
-    for (Size c = 0; c < width; ++c) sums[c] = 0.0f;
-    for (Size p = 0; p < pixels; ++p)
-      for (Size c = 0; c < width; ++c) sums[c] += dy[p * width + c];
-  }
-
-  void weight_gradient(const Frame& f, Size e) const {
-    const float* image = padded(x(f, e), f.workspace);
-    const Sink weight = sink(f, 0, e);
-    for (Size ky = 0; ky < kernel_h_; ++ky)
-      products().outer({run_, out().width, out().across, out().height, image + ky * line(), 1, step(),
-                        stride_h_ * line(), dy(f, e), out().width, out().across * out().width,
-                        weight.to + ky * run_ * out().width, out().width, weight.alpha, weight.beta != 0.0f});
-  }
-
-  // (kernel_h, run, out) -> (kernel_h, out, run)
-  void turn_weight(const float* weight, float* turned) const {
-    const Size width = out().width;
-    for (Size ky = 0; ky < kernel_h_; ++ky)
-      for (Size o = 0; o < width; ++o)
-        for (Size k = 0; k < run_; ++k) turned[(ky * width + o) * run_ + k] = weight[(ky * run_ + k) * width + o];
-  }
-
-  void input_gradient(const Frame& f, Size e) const {
-    float* target = pads() ? f.workspace : dx(f, e);
-    if (pads() || !adds()) std::fill(target, target + padded_h_ * line(), 0.0f);
-    for (Size row = 0; row < out().height; ++row)
-      for (Size ky = 0; ky < kernel_h_; ++ky) add_windows(f, e, row, ky, target);
-    if (pads()) crop(target, dx(f, e));
-  }
-
-  // Adds the share of one row of outputs to one row of the image. Neighbouring windows overlap, so they are taken in
-  // turns: those that do not overlap are one product.
-  void add_windows(const Frame& f, Size e, Size row, Size ky, float* target) const {
-    const Size width = out().width, turns = std::min((kernel_w_ + stride_w_ - 1) / stride_w_, out().across);
-    const float* from = dy(f, e) + row * out().across * width;
-    float* to = target + (row * stride_h_ + ky) * line();
-    for (Size t = 0; t < turns; ++t)
-      products().outer({(out().across - t + turns - 1) / turns, run_, width, 1, from + t * width, turns * width, 1, 0,
-                        kept(f) + ky * width * run_, run_, 0, to + t * step(), turns * step(), 1.0f, true});
-  }
-
-  void crop(float* room, float* to) const {
-    const Size length = in().across * in().width;
-    for (Size row = 0; row < in().height; ++row) {
-      const float* from = inside(room, row);
-      for (Size i = 0; i < length; ++i) to[row * length + i] = from[i] + (adds() ? to[row * length + i] : 0.0f);
-    }
-  }
-
-  Size kernel_h_, kernel_w_, stride_h_, stride_w_, pad_h_, pad_w_, padded_h_, padded_w_, run_;
-};
 
 // ---- pooling -------------------------------------------------------------------------------------------------------
 
@@ -293,8 +172,7 @@ class AveragePool : public Pool {
 
 }  // namespace
 
-void enter_image_layers(LayerTable& table) {
-  table["conv2d"] = make<Conv2d>;
+void enter_pooling_layers(LayerTable& table) {
   table["max_pool"] = table["adaptive_max_pool"] = make<MaxPool>;
   table["avg_pool"] = table["adaptive_avg_pool"] = make<AveragePool>;
 }
