@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from torch.nn import functional as F
 
 from . import kernels
 from .packing import Packing
+from .train.threads import one_thread_per_operation
 
 CLIENTS, EXAMPLES, FEATURES, CLASSES = 50, 60, 20, 10
 COHORT, LOCAL_STEPS, LOCAL_RATE = 10, 10, 0.1
@@ -101,21 +101,10 @@ def make_problem(seed: int = 0) -> Problem:
 def run(rounds: int) -> Runs:
     """Every server rule from the same start, with the same cohorts."""
     problem = make_problem()
-    with _one_thread():
+    with one_thread_per_operation():  # so small that threads would spend their time waiting for each other
         for rule in RATES:
             _descend(problem, rule, 1)  # the first call of a kernel may compile it; that is not the rule's time
         return Runs([_descend(problem, rule, rounds) for rule in RATES], _best_loss(problem))
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """These tensors are so small that threads would spend their time waiting for each other."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
 
 
 def _descend(problem: Problem, rule: str, rounds: int) -> Run:

@@ -45,7 +45,8 @@ def row(**changes: Any) -> RoundRow:
     plain = RoundRow(
         workload="W1", contender="fastfed", clients=1000, timed=1000, chunk=1, examples=40, batch=20,
         parameters=7850, flops=1e6, median=0.02, p20=0.018, p80=0.025, rounds=7, loops=5, peak=2e11, difference=1e-7,
-        memory=MEGABYTE, to_plain=41.0, to_vmap=3.9, skipped="", busy=0.02, threads=2, machine="a machine", versions="some versions",
+        memory=MEGABYTE, to_plain=41.0, to_vmap=3.9, skipped="", busy=0.02, threads=2, machine="a machine",
+        versions="some versions",
     )  # fmt: skip
     return replace(plain, **changes)
 

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "cpu/clones.h"
+#include "cpu/loops.h"
 
 namespace fastfed {
 namespace {
@@ -22,10 +23,6 @@ FF_CLONES void add_delta(Size n, float weight, float* __restrict x, const float*
     sum[i] += weight * (x[i] - start[i]);
     x[i] = start[i];
   }
-}
-
-FF_CLONES void add_sum(Size n, const float* __restrict other, float* __restrict sum) {
-  for (Size i = 0; i < n; ++i) sum[i] += other[i];
 }
 
 FF_CLONES void scaled(Size n, float scale, const float* __restrict sum, float* __restrict out) {
@@ -74,14 +71,14 @@ void DeltaSum::add(const DeltaSum& other) {
     if (fresh_)
       std::memcpy(sum_.data() + begin, other.sum_.data() + begin, std::size_t(n) * sizeof(float));
     else
-      add_sum(n, other.sum_.data() + begin, sum_.data() + begin);
+      add_to(n, other.sum_.data() + begin, sum_.data() + begin);
   });
   for (std::int32_t row : other.touched_) {
     const Size begin = sparse_.offset + row * sparse_.width;
     if (first_touch(row))
       std::memcpy(sum_.data() + begin, other.sum_.data() + begin, std::size_t(sparse_.width) * sizeof(float));
     else
-      add_sum(sparse_.width, other.sum_.data() + begin, sum_.data() + begin);
+      add_to(sparse_.width, other.sum_.data() + begin, sum_.data() + begin);
   }
   fresh_ = false;
 }

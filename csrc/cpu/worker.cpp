@@ -7,6 +7,7 @@
 #include <string>
 
 #include "cpu/clones.h"
+#include "cpu/loops.h"
 #include "cpu/random.h"
 #include "cpu/simd.h"
 
@@ -16,14 +17,6 @@ namespace {
 enum StateVector { kM, kV, kNu, kMu, kPreviousGradient, kPreviousModel, kGradientSum, kStateVectors };
 
 constexpr double kNothing = std::numeric_limits<double>::quiet_NaN();
-
-FF_CLONES void subtract_scaled(Size n, float scale, const float* __restrict from, float* __restrict to) {
-  for (Size i = 0; i < n; ++i) to[i] -= scale * from[i];
-}
-
-FF_CLONES void add_to(Size n, const float* __restrict from, float* __restrict to) {
-  for (Size i = 0; i < n; ++i) to[i] += from[i];
-}
 
 // Sum over i of a[i] * b[i] in fixed lanes.
 FF_CLONES double inner(Size n, const float* __restrict a, const float* __restrict b) {
@@ -269,7 +262,7 @@ void Worker::apply_gathered(const Program::Segment& segment) {
     const std::vector<Size> sizes = layer.param_sizes();
     for (std::size_t p = 0; p < layer.spec().params.size() && program_.active()[l]; ++p) {
       const Size offset = layer.spec().params[p];
-      if (offset >= 0) subtract_scaled(sizes[p], frame_.lr, frame_.grads + offset, frame_.params + offset);
+      if (offset >= 0) add_scaled(sizes[p], -frame_.lr, frame_.grads + offset, frame_.params + offset);
     }
   }
 }

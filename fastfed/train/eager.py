@@ -18,7 +18,7 @@ from .dropout import Dropout, Uniforms, client_uniforms, torch_random_state_guar
 from .model import LocalModel, check_fit
 from .optimizer import LocalOptimizer, Surroundings
 from .policy import DeltaSum
-from .threads import in_order, one_thread_per_operation
+from .threads import check_threads, in_order, one_thread_per_operation
 from .work import Outcome, RoundWork, empty_scalars
 
 
@@ -40,8 +40,7 @@ class Eager:
         threads: int | None = None,
         device: torch.device | str = "cpu",
     ) -> None:
-        if threads is not None and (isinstance(threads, bool) or not isinstance(threads, int) or threads < 1):
-            raise ValueError(f"threads: must be a whole number >= 1, or None, got {threads!r}")
+        check_threads(threads)
         self.loss, self.examples, self.device = find_loss(loss), examples, torch.device(device)
         self.threads = torch.get_num_threads() if threads is None else threads
         self.packing = Packing.of(module)

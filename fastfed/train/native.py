@@ -16,6 +16,7 @@ from ..kernels.table import client_numbers
 from ..losses import Loss
 from ..purposes import Purpose
 from .model import check_fit
+from .threads import check_threads
 from .work import SCALARS, Outcome, RoundWork, empty_scalars
 
 
@@ -37,8 +38,7 @@ class Native:
         threads: int | None = None,
         device: torch.device | str = "cpu",
     ) -> None:
-        if threads is not None and (isinstance(threads, bool) or not isinstance(threads, int) or threads < 1):
-            raise ValueError(f"threads: must be a whole number >= 1, or None, got {threads!r}")
+        check_threads(threads)
         if torch.device(device).type != "cpu":
             raise program.Unsupported(f"device: the native engine runs on the CPU, not on {device}")
         if not isinstance(loss, str):

@@ -14,6 +14,12 @@ _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 
 
+def check_threads(threads: int | None) -> None:
+    """An executor's number of threads: a whole number >= 1, or None for torch's."""
+    if threads is not None and (isinstance(threads, bool) or not isinstance(threads, int) or threads < 1):
+        raise ValueError(f"threads: must be a whole number >= 1, or None, got {threads!r}")
+
+
 @contextmanager
 def one_thread_per_operation() -> Iterator[None]:
     """Torch's operations run in one thread each: how they would share their work decides about the last bits."""

@@ -2,8 +2,8 @@
 // channels out). The window of an output pixel is `kernel_h` runs of memory, kernel_w * channels long.
 #include <algorithm>
 
-#include "cpu/clones.h"
 #include "cpu/layers/layer.h"
+#include "cpu/loops.h"
 #include "cpu/products.h"
 
 namespace fastfed {
@@ -11,16 +11,6 @@ namespace {
 
 void fill_pixels(Size pixels, Size width, const float* bias, float* to) {
   for (Size p = 0; p < pixels; ++p) std::copy(bias, bias + width, to + p * width);
-}
-
-FF_CLONES void sum_pixels(Size pixels, Size width, const float* dy, float* sums) {
-  for (Size c = 0; c < width; ++c) sums[c] = 0.0f;
-  for (Size p = 0; p < pixels; ++p)
-    for (Size c = 0; c < width; ++c) sums[c] += dy[p * width + c];
-}
-
-FF_CLONES void add_run(Size n, const float* __restrict from, float* __restrict to) {
-  for (Size i = 0; i < n; ++i) to[i] += from[i];
 }
 
 // What both ways share: sizes, borders and the bias.
@@ -72,7 +62,7 @@ class Convolution : public Layer {
     for (Size row = 0; row < in().height; ++row) {
       const float* from = inside(room, row);
       if (adds())
-        add_run(length, from, to + row * length);
+        add_to(length, from, to + row * length);
       else
         std::copy(from, from + length, to + row * length);
     }
@@ -80,7 +70,7 @@ class Convolution : public Layer {
 
   void bias_gradient(const Frame& f, Size first, Size count) const {
     if (!has(1)) return;
-    sum_pixels(count * out().rows, out().width, dy(f, first), f.workspace);
+    sum_rows(count * out().rows, out().width, dy(f, first), f.workspace);
     pour(sink(f, 1, first), out().width, f.workspace);
   }
 
@@ -217,7 +207,7 @@ class UnrolledConvolution : public Convolution {
   void roll_up(const Frame& f, Size e, const float* windows) const {
     float* target = start_gradient(f, e, room(f));
     for_windows([&](Size at) {
-      add_run(run_, windows, target + at);
+      add_to(run_, windows, target + at);
       windows += run_;
     });
     finish_gradient(f, e, room(f));

@@ -1,16 +1,10 @@
 // Linear layers, on vectors and on every step of sequences.
 #include "cpu/layers/layer.h"
+#include "cpu/loops.h"
 #include "cpu/products.h"
 
 namespace fastfed {
 namespace {
-
-// The columns of dy (rows, out) summed up, into the bias.
-void sum_columns(Size rows, Size out, const float* dy, float* sums) {
-  for (Size j = 0; j < out; ++j) sums[j] = 0.0f;
-  for (Size r = 0; r < rows; ++r)
-    for (Size j = 0; j < out; ++j) sums[j] += dy[r * out + j];
-}
 
 class Linear : public Layer {
  public:
@@ -26,7 +20,7 @@ class Linear : public Layer {
     const Sink weight = sink(f, 0, first);
     product_tn(to, from, rows, weight.alpha, dy(f, first), x(f, first), weight.beta, weight.to);
     if (has(1)) {
-      sum_columns(rows, to, dy(f, first), f.workspace);
+      sum_rows(rows, to, dy(f, first), f.workspace);
       pour(sink(f, 1, first), to, f.workspace);
     }
   }

@@ -6,6 +6,7 @@
 #include "cpu/curves.h"
 #include "cpu/layers/layer.h"
 #include "cpu/layers/transpose.h"
+#include "cpu/loops.h"
 #include "cpu/simd.h"
 
 namespace fastfed {
@@ -13,11 +14,7 @@ namespace {
 
 void copy(Size n, const float* from, float* to) { std::memcpy(to, from, std::size_t(n) * sizeof(float)); }
 
-FF_CLONES void add_up(Size n, const float* __restrict from, float* __restrict to) {
-  for (Size i = 0; i < n; ++i) to[i] += from[i];
-}
-
-void pass_on(Size n, const float* from, float* to, bool add) { add ? add_up(n, from, to) : copy(n, from, to); }
+void pass_on(Size n, const float* from, float* to, bool add) { add ? add_to(n, from, to) : copy(n, from, to); }
 
 // ---- curves --------------------------------------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 
 #include "cpu/clones.h"
 #include "cpu/layers/layer.h"
+#include "cpu/loops.h"
 
 namespace fastfed {
 namespace {
@@ -122,10 +123,6 @@ class MaxPool : public Pool {
   float* winners(const Frame& f, Size e) const { return kept(f) + e * out().size(); }  // numbers in their windows
 };
 
-FF_CLONES void add_scaled(Size n, const float* __restrict from, float scale, float* __restrict to) {
-  for (Size c = 0; c < n; ++c) to[c] += scale * from[c];
-}
-
 class AveragePool : public Pool {
  public:
   explicit AveragePool(Spec given)
@@ -141,7 +138,7 @@ class AveragePool : public Pool {
       for_windows([&](Size pixel, const Window& down, const Window& across) {
         const float share = share_of(down, across);
         for_pixels(down, across,
-                   [&](Size from, int) { add_scaled(width, image + from * width, share, result + pixel * width); });
+                   [&](Size from, int) { add_scaled(width, share, image + from * width, result + pixel * width); });
       });
     }
   }
@@ -156,7 +153,7 @@ class AveragePool : public Pool {
       for_windows([&](Size pixel, const Window& down, const Window& across) {
         const float share = share_of(down, across);
         for_pixels(down, across,
-                   [&](Size at, int) { add_scaled(width, from + pixel * width, share, to + at * width); });
+                   [&](Size at, int) { add_scaled(width, share, from + pixel * width, to + at * width); });
       });
     }
   }

@@ -6,6 +6,7 @@
 #include "cpu/clones.h"
 #include "cpu/curves.h"
 #include "cpu/layers/layer.h"
+#include "cpu/layers/row_groups.h"
 #include "cpu/layers/sums.h"
 #include "cpu/layers/transpose.h"
 #include "cpu/products.h"
@@ -16,10 +17,6 @@ namespace {
 void copy(Size n, const float* from, float* to) { std::memcpy(to, from, std::size_t(n) * sizeof(float)); }
 
 // ---- embedding -----------------------------------------------------------------------------------------------------
-
-FF_CLONES void add_scaled(Size n, float alpha, const float* __restrict from, float* __restrict to) {
-  for (Size i = 0; i < n; ++i) to[i] += alpha * from[i];
-}
 
 class Embedding : public Layer {
  public:
@@ -32,15 +29,19 @@ class Embedding : public Layer {
     for (Size r = 0; r < count * out().rows; ++r) copy(width, param(f, 0) + token[r] * width, y(f, first) + r * width);
   }
 
-  // A token that occurs twice is added twice; in place too, because the forward pass is over.
   void backward(const Frame& f, Size first, Size count) const override {
     const Size width = out().width;
     const Sink weight = sink(f, 0, first);
     if (weight.beta == 0.0f) std::fill_n(weight.to, vocabulary_ * width, 0.0f);
     const std::int32_t* token = tokens(f, first);
+    RowGroups& groups = RowGroups::of_this_thread();
+    groups.start(vocabulary_);
     for (Size r = 0; r < count * out().rows; ++r)
-      if (token[r] != padding_) add_scaled(width, weight.alpha, dy(f, first) + r * width, weight.to + token[r] * width);
+      if (token[r] != padding_) groups.add(token[r], 1.0f, dy(f, first) + r * width);
+    groups.pour_into(weight, width, f.workspace);
   }
+
+  Size workspace_size(Size) const override { return out().width; }
 
   std::vector<Size> param_sizes() const override { return {vocabulary_ * out().width}; }
 

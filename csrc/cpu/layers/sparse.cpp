@@ -2,15 +2,12 @@
 // transposed, (in, out), so that a column of the input is one run of memory.
 #include <algorithm>
 
-#include "cpu/clones.h"
 #include "cpu/layers/layer.h"
+#include "cpu/layers/row_groups.h"
+#include "cpu/loops.h"
 
 namespace fastfed {
 namespace {
-
-FF_CLONES void add_scaled(Size n, float scale, const float* __restrict from, float* __restrict to) {
-  for (Size j = 0; j < n; ++j) to[j] += scale * from[j];
-}
 
 class SparseLinear : public Layer {
  public:
@@ -33,15 +30,15 @@ class SparseLinear : public Layer {
     const Size width = out().width;
     const Sink weight = sink(f, 0, first);
     if (weight.beta == 0.0f) std::fill(weight.to, weight.to + in().width * width, 0.0f);
-    if (has(1)) std::fill(f.workspace, f.workspace + width, 0.0f);
-    for (Size e = first; e < first + count; ++e) {
-      const float* from = dy(f, e);
-      for_entries(f, e, [&](Size column, float value) {
-        add_scaled(width, weight.alpha * value, from, weight.to + column * width);
-      });
-      if (has(1)) add_scaled(width, 1.0f, from, f.workspace);
+    RowGroups& groups = RowGroups::of_this_thread();
+    groups.start(in().width);
+    for (Size e = first; e < first + count; ++e)
+      for_entries(f, e, [&](Size column, float value) { groups.add(column, value, dy(f, e)); });
+    groups.pour_into(weight, width, f.workspace);
+    if (has(1)) {
+      sum_rows(count, width, dy(f, first), f.workspace);
+      pour(sink(f, 1, first), width, f.workspace);
     }
-    if (has(1)) pour(sink(f, 1, first), width, f.workspace);
   }
 
   Size workspace_size(Size) const override { return out().width; }
