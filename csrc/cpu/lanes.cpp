@@ -9,20 +9,33 @@
 namespace fastfed {
 namespace {
 
-FF_CLONES void set_delta(Size n, float weight, float* __restrict x, const float* __restrict start,
-                         float* __restrict sum) {
-  for (Size i = 0; i < n; ++i) {
-    sum[i] = weight * (x[i] - start[i]);
-    x[i] = start[i];
-  }
-}
+constexpr int kSquareLanes = 16;
 
-FF_CLONES void add_delta(Size n, float weight, float* __restrict x, const float* __restrict start,
-                         float* __restrict sum) {
-  for (Size i = 0; i < n; ++i) {
-    sum[i] += weight * (x[i] - start[i]);
-    x[i] = start[i];
+// sum = weight * (x - start), added to what is there if Add; x = start. Returns the sum of (x - start)^2, in fixed
+// lanes.
+template <bool Add>
+FF_CLONES double take_delta(Size n, float weight, float* __restrict x, const float* __restrict start,
+                            float* __restrict sum) {
+  double lanes[kSquareLanes] = {};
+  Size i = 0;
+  for (; i + kSquareLanes <= n; i += kSquareLanes) {
+#pragma GCC unroll 16
+    for (int l = 0; l < kSquareLanes; ++l) {
+      const float delta = x[i + l] - start[i + l];
+      sum[i + l] = Add ? sum[i + l] + weight * delta : weight * delta;
+      x[i + l] = start[i + l];
+      lanes[l] += double(delta) * double(delta);
+    }
   }
+  for (int l = 0; i + l < n; ++l) {
+    const float delta = x[i + l] - start[i + l];
+    sum[i + l] = Add ? sum[i + l] + weight * delta : weight * delta;
+    x[i + l] = start[i + l];
+    lanes[l] += double(delta) * double(delta);
+  }
+  double squares = 0;
+  for (double lane : lanes) squares += lane;
+  return squares;
 }
 
 FF_CLONES void scaled(Size n, float scale, const float* __restrict sum, float* __restrict out) {
@@ -54,15 +67,17 @@ bool DeltaSum::first_touch(std::int32_t row) {
   return true;
 }
 
-void DeltaSum::add(float weight, float* x, const float* start, const std::vector<std::int32_t>& touched) {
-  const auto change = fresh_ ? set_delta : add_delta;
-  for_dense([&](Size begin, Size n) { change(n, weight, x + begin, start + begin, sum_.data() + begin); });
+double DeltaSum::add(float weight, float* x, const float* start, const std::vector<std::int32_t>& touched) {
+  const auto take = [&](bool is_first, Size begin, Size n) {
+    return (is_first ? take_delta<false> : take_delta<true>)(n, weight, x + begin, start + begin, sum_.data() + begin);
+  };
+  double squares = 0;
+  for_dense([&](Size begin, Size n) { squares += take(fresh_, begin, n); });
   if (tracks_)
-    for (std::int32_t row : touched) {
-      const Size begin = sparse_.offset + row * sparse_.width;
-      (first_touch(row) ? set_delta : add_delta)(sparse_.width, weight, x + begin, start + begin, sum_.data() + begin);
-    }
+    for (std::int32_t row : touched)
+      squares += take(first_touch(row), sparse_.offset + row * sparse_.width, sparse_.width);
   fresh_ = false;
+  return squares;
 }
 
 void DeltaSum::add(const DeltaSum& other) {

@@ -21,8 +21,9 @@ class DeltaSum {
   DeltaSum(Size d, Program::SparseRange sparse, bool tracks);
 
   void clear();
-  // Adds weight * (x - start), and brings x back to start. `touched`: the rows of the sparse range that moved.
-  void add(float weight, float* x, const float* start, const std::vector<std::int32_t>& touched);
+  // Adds weight * (x - start), and brings x back to start. `touched`: the rows of the sparse range that moved. Returns
+  // the sum of (x - start)^2.
+  double add(float weight, float* x, const float* start, const std::vector<std::int32_t>& touched);
   void add(const DeltaSum& other);
   void write(float scale, float* out) const;
 

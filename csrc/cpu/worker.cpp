@@ -31,6 +31,14 @@ FF_CLONES double inner(Size n, const float* __restrict a, const float* __restric
   return sum;
 }
 
+// Whether all numbers are far from the largest float, so that no difference of two can be infinite.
+FF_CLONES bool are_tame(Size n, const float* x) {
+  constexpr float kLimit = 1e38f;
+  int wild = 0;
+  for (Size i = 0; i < n; ++i) wild |= !(x[i] < kLimit && x[i] > -kLimit);  // NaN is wild
+  return wild == 0;
+}
+
 void copy(const float* from, Size n, float* to) { std::memcpy(to, from, std::size_t(n) * sizeof(float)); }
 
 }  // namespace
@@ -369,7 +377,10 @@ void Worker::begin(Size position) {
   ordered_epoch_ = -1;
   frame_.client = Word(round_->ids[position]);
   const float* start = round_->start + (round_->model ? round_->model[position] : 0) * program_.d();
-  if (!loaded_ || start != start_) copy(start, program_.d(), x_.data());  // else it was brought back to start
+  if (!loaded_ || start != start_) {  // else it was brought back to start
+    copy(start, program_.d(), x_.data());
+    start_is_tame_ = are_tame(program_.d(), start);
+  }
   start_ = start;
   loaded_ = true;
   reset_state(round_->optimizers[std::size_t(round_->rule ? round_->rule[position] : 0)]);
@@ -412,6 +423,22 @@ void Worker::forget_touched() {
   touched_.clear();
 }
 
+// Adds the client's delta to the sum, unless it is not finite, and brings x back to start; the delta's squares.
+double Worker::hand_over(double weight, DeltaSum& sum) {
+  const double scale = round_->divide_by_steps ? 1.0 / double(step_) : 1.0;
+  bool tame = round_->clip == 0 && start_is_tame_;
+  if (tame) for_moved([&](Size begin, Size n) { tame = tame && are_tame(n, x_.data() + begin); });
+  if (tame) return sum.add(float(weight * scale), x_.data(), start_, touched_);  // the usual case, in one pass
+  const double squares = delta_squares();
+  if (!std::isfinite(squares)) {
+    restore();
+    return squares;
+  }
+  const double clipping = round_->clip > 0 ? clip_scale(std::sqrt(squares) * scale, round_->clip) : 1.0;
+  sum.add(float(weight * scale * clipping), x_.data(), start_, touched_);
+  return squares;
+}
+
 void Worker::train(Size position, double weight, const Results& r, DeltaSum& sum) {
   begin(position);
   const Optimizer& optimizer = round_->optimizers[std::size_t(round_->rule ? round_->rule[position] : 0)];
@@ -424,28 +451,21 @@ void Worker::train(Size position, double weight, const Results& r, DeltaSum& sum
     if (step_ == 0) first = last;
     total += last;
   }
-  const double squares = delta_squares(), norm = std::sqrt(squares);
-  const bool moved = step_ > 0, finite = std::isfinite(squares);
+  const bool moved = step_ > 0;
+  if (r.deltas) {
+    float* delta = r.deltas + position * program_.d();
+    for (Size i = 0; i < program_.d(); ++i) delta[i] = x_.data()[i] - start_[i];
+  }
+  const double squares = moved ? hand_over(weight, sum) : 0.0;
   r.examples[position] = double(examples_of());
   r.steps[position] = double(step_);
   r.first_loss[position] = first;
   r.last_loss[position] = last;
   r.mean_loss[position] = moved ? total / double(step_) : kNothing;
-  r.delta_norm[position] = norm;
+  r.delta_norm[position] = std::sqrt(squares);
   r.step_size[position] = moved ? lr_state_ : kNothing;
   r.min_cosine[position] = min_cosine_;
-  r.refused[position] = !finite;
-  if (r.deltas) {
-    float* delta = r.deltas + position * program_.d();
-    for (Size i = 0; i < program_.d(); ++i) delta[i] = x_.data()[i] - start_[i];
-  }
-  if (moved && finite) {
-    double scale = round_->divide_by_steps ? 1.0 / double(step_) : 1.0;
-    if (round_->clip > 0) scale *= clip_scale(norm * scale, round_->clip);
-    sum.add(float(weight * scale), x_.data(), start_, touched_);
-  } else {
-    restore();
-  }
+  r.refused[position] = !std::isfinite(squares);
   if (tracks_) forget_touched();
 }
 

@@ -53,6 +53,7 @@ class Worker {
   void begin(Size position);
   void reset_state(const Optimizer& optimizer);
   double delta_squares() const;
+  double hand_over(double weight, DeltaSum& sum);
   void restore();
   void note_touched();
   void forget_touched();
@@ -79,7 +80,7 @@ class Worker {
   // the client at work
   Size position_ = 0, step_ = 0, epoch_ = 0, ordered_epoch_ = -1;
   const float* start_ = nullptr;
-  bool loaded_ = false;
+  bool loaded_ = false, start_is_tame_ = false;
   std::int64_t steps_done_ = 0, refreshes_ = 0;
   double lr_state_ = 0, theta_ = 0, move_ = 0, min_cosine_ = 0;
   std::vector<std::int32_t> touched_;
