@@ -108,8 +108,9 @@ void DeltaSum::write(float scale, float* out) const {
   }
 }
 
-LaneTree::LaneTree(Size lanes, Size d, Program::SparseRange sparse, bool tracks)
-    : lanes_(lanes), d_(d), sparse_(sparse), tracks_(tracks) {}
+LaneTree::LaneTree(Size lanes, Size d, Program::SparseRange sparse, bool tracks,
+                   std::vector<std::unique_ptr<DeltaSum>> spare)
+    : lanes_(lanes), d_(d), sparse_(sparse), tracks_(tracks), idle_(std::move(spare)) {}
 
 std::unique_ptr<DeltaSum> LaneTree::take() {
   {

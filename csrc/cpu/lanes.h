@@ -20,6 +20,7 @@ class DeltaSum {
  public:
   DeltaSum(Size d, Program::SparseRange sparse, bool tracks);
 
+  bool tracks() const { return tracks_; }
   void clear();
   // Adds weight * (x - start), and brings x back to start. `touched`: the rows of the sparse range that moved. Returns
   // the sum of (x - start)^2.
@@ -41,11 +42,13 @@ class DeltaSum {
 
 class LaneTree {
  public:
-  LaneTree(Size lanes, Size d, Program::SparseRange sparse, bool tracks);
+  // `spare`: sums of an earlier round, to be used again.
+  LaneTree(Size lanes, Size d, Program::SparseRange sparse, bool tracks, std::vector<std::unique_ptr<DeltaSum>> spare);
 
   std::unique_ptr<DeltaSum> take();  // a cleared sum
   void finish(Size lane, std::unique_ptr<DeltaSum> sum);
-  std::unique_ptr<DeltaSum> total();  // after every lane has finished
+  std::unique_ptr<DeltaSum> total();                                           // after every lane has finished
+  std::vector<std::unique_ptr<DeltaSum>> spare() { return std::move(idle_); }  // likewise
 
  private:
   using Node = std::pair<int, Size>;  // level, number

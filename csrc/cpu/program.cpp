@@ -175,6 +175,19 @@ void Program::give_back(std::unique_ptr<Worker> worker) {
   idle_.push_back(std::move(worker));
 }
 
+std::vector<std::unique_ptr<DeltaSum>> Program::take_sums(bool tracks) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  std::vector<std::unique_ptr<DeltaSum>> sums = std::move(idle_sums_);
+  idle_sums_.clear();
+  if (!sums.empty() && sums.front()->tracks() != tracks) sums.clear();
+  return sums;
+}
+
+void Program::give_back(std::vector<std::unique_ptr<DeltaSum>> sums) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  idle_sums_ = std::move(sums);  // of rounds at the same time, the last one's
+}
+
 // ---- a round -------------------------------------------------------------------------------------------------------
 
 namespace {
@@ -248,7 +261,7 @@ void Program::train(const Examples& examples, const Round& round, const Results&
   const double total = total_weight(round);
   const bool tracks = sparse_range_.rows > 0 && !round.corrections && !round.measure_cosine && !shares_params_ &&
                       std::all_of(round.optimizers.begin(), round.optimizers.end(), is_plain_sgd);
-  LaneTree tree(lanes, d_, sparse_range_, tracks);
+  LaneTree tree(lanes, d_, sparse_range_, tracks, take_sums(tracks));
   std::atomic<Size> next{0};
   Failure failure;
   Round watched = round;  // all stop when one fails; only the calling thread asks the caller
@@ -285,7 +298,10 @@ void Program::train(const Examples& examples, const Round& round, const Results&
   for (Size c = 0; c < round.clients; ++c)
     if (steps_taken(round, c) > 0 && !results.refused[c]) counted += round.weights[c];
   const bool rescale = round.normalise && counted > 0 && counted != total;
-  tree.total()->write(float(rescale ? total / counted : 1.0), results.delta);
+  std::vector<std::unique_ptr<DeltaSum>> spare = tree.spare();
+  spare.push_back(tree.total());
+  spare.back()->write(float(rescale ? total / counted : 1.0), results.delta);
+  give_back(std::move(spare));
 }
 
 }  // namespace fastfed

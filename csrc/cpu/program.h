@@ -87,6 +87,7 @@ struct Interrupted : std::exception {};
 
 // ---- program -------------------------------------------------------------------------------------------------------
 
+class DeltaSum;
 class Worker;
 
 class Program {
@@ -129,6 +130,8 @@ class Program {
   void check_params() const;
   std::unique_ptr<Worker> take_worker(Size batch);
   void give_back(std::unique_ptr<Worker> worker);
+  std::vector<std::unique_ptr<DeltaSum>> take_sums(bool tracks);
+  void give_back(std::vector<std::unique_ptr<DeltaSum>> sums);
 
   std::vector<Shape> values_;
   int output_;
@@ -144,7 +147,9 @@ class Program {
   bool shares_params_ = false;
 
   std::mutex mutex_;
-  std::vector<std::unique_ptr<Worker>> idle_;  // kept from round to round: their arenas are large
+  // Kept from round to round: fresh memory costs a fault per page.
+  std::vector<std::unique_ptr<Worker>> idle_;
+  std::vector<std::unique_ptr<DeltaSum>> idle_sums_;
 };
 
 }  // namespace fastfed
