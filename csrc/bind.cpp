@@ -1,6 +1,6 @@
-// The bindings: the only file that knows Python. kernels/check.py has refused bad arguments with words for users; here
-// stands only what memory safety needs, so that no call of this private module can read or write out of bounds. The GIL
-// is released while a kernel runs.
+// The bindings of the kernels; bind_program.cpp has the engine's, and no other file knows Python. kernels/check.py has
+// refused bad arguments with words for users; here stands only what memory safety needs, so that no call of this
+// private module can read or write out of bounds. The GIL is released while a kernel runs.
 #include <ATen/Parallel.h>
 #include <pybind11/stl.h>
 
