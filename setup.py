@@ -127,7 +127,11 @@ setup(
         "fastfed.train",
     ],
     package_dir={"fastfed": "fastfed", "fastfed.kernels": "kernels", "fastfed.bench": "bench", "fastfed.csrc": "csrc"},
-    package_data={"fastfed": ["py.typed", "*.pyi"], "fastfed.csrc": ["*.h", "cpu/*.h", "cuda/*"]},
+    package_data={
+        "fastfed": ["py.typed", "*.pyi"],
+        "fastfed.csrc": ["*.h", "cpu/*.h", "cuda/*"],
+        "fastfed.data": ["embedded/*"],
+    },
     ext_modules=[extension()],
     cmdclass={"build_ext": BuildExtension},
 )

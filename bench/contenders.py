@@ -163,7 +163,7 @@ def _gather(store: Tensor, rows: Tensor) -> Tensor:
 
 def _weights(work: RoundWork) -> Tensor:
     """Each client's share of the round's examples."""
-    return (work.examples / work.examples.sum()).float()
+    return (work.counts / work.counts.sum()).float()
 
 
 def _dense(examples: Examples, work: RoundWork) -> tuple[Tensor, Tensor]:

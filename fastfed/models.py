@@ -14,6 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from .recipe import remembered
+
 
 class LSTM(nn.Module):
     """Long short-term memory, (n, T, input) -> (n, T, hidden) from a zero state, one bias per gate.
@@ -63,11 +65,13 @@ def _recur(driven: Tensor, weight: Tensor) -> Tensor:
     return torch.stack(outputs, dim=1)
 
 
+@remembered
 def softmax_regression(inputs: int = 784, classes: int = 10) -> nn.Sequential:
     """Multinomial logistic regression: any shape of `inputs` numbers -> (classes,)."""
     return nn.Sequential(nn.Flatten(), nn.Linear(inputs, classes))
 
 
+@remembered
 def mlp(*sizes: int) -> nn.Sequential:
     """Dense layers with ReLU between them: any shape of sizes[0] numbers -> (sizes[-1],).
 
@@ -79,6 +83,7 @@ def mlp(*sizes: int) -> nn.Sequential:
     return nn.Sequential(nn.Flatten(), *layers[:-1])
 
 
+@remembered
 def emnist_cnn(classes: int = 62, dropout: bool = True, first_relu: bool = False) -> nn.Sequential:
     """AFO Table 4, character recognition: (1, 28, 28) -> (classes,); 1,206,590 parameters.
 
@@ -99,6 +104,7 @@ def emnist_cnn(classes: int = 62, dropout: bool = True, first_relu: bool = False
     )
 
 
+@remembered
 def emnist_autoencoder() -> nn.Sequential:
     """AFO Table 3: 784 numbers in any shape -> (784,), a sigmoid after every dense layer, for the loss "mse";
     2,837,314 parameters."""
@@ -107,11 +113,13 @@ def emnist_autoencoder() -> nn.Sequential:
     return nn.Sequential(nn.Flatten(), *layers)
 
 
+@remembered
 def shakespeare_lstm(vocabulary: int = 90) -> nn.Sequential:
     """AFO Table 5, next character: tokens (80,) -> (80, vocabulary); 820,522 parameters."""
     return nn.Sequential(nn.Embedding(vocabulary, 8), LSTM(8, 256, layers=2), nn.Linear(256, vocabulary))
 
 
+@remembered
 def stack_overflow_nwp(vocabulary: int = 10004) -> nn.Sequential:
     """AFO Table 6, next word: tokens (20,) -> (20, vocabulary); 4,050,748 parameters.
 
@@ -122,12 +130,14 @@ def stack_overflow_nwp(vocabulary: int = 10004) -> nn.Sequential:
     )  # fmt: skip
 
 
+@remembered
 def stack_overflow_lr(words: int = 10000, tags: int = 500) -> nn.Sequential:
     """AFO's tag prediction: a bag of words (words,), dense or sparse -> (tags,), for the loss "binary_cross_entropy";
     5,000,500 parameters."""
     return nn.Sequential(nn.Linear(words, tags))
 
 
+@remembered
 def fmnist_cnn(classes: int = 10, dropout: bool = True) -> nn.Sequential:
     """DSGD's shallow CNN for MNIST and Fashion-MNIST: (1, 28, 28) -> (classes,); 21,840 parameters.
 
@@ -150,6 +160,7 @@ def fmnist_cnn(classes: int = 10, dropout: bool = True) -> nn.Sequential:
     )
 
 
+@remembered
 def lenet(classes: int = 10) -> nn.Sequential:
     """CC's CNN for Fashion-MNIST: (1, 28, 28) -> (classes,); 44,426 parameters."""
     return nn.Sequential(
@@ -179,6 +190,7 @@ class Residual(nn.Module):
         return F.relu(self.body(x) + self.shortcut(x))
 
 
+@remembered
 def resnet18_gn(classes: int = 10, groups: int = 2) -> nn.Sequential:
     """AFO's ResNet-18 for CIFAR, group norm in place of batch norm: (3, H, W), 24x24 there -> (classes,).
 
@@ -187,6 +199,7 @@ def resnet18_gn(classes: int = 10, groups: int = 2) -> nn.Sequential:
     return _resnet((2, 2, 2, 2), classes, groups, bottleneck=False)
 
 
+@remembered
 def resnet50_gn(classes: int = 100, groups: int = 2) -> nn.Sequential:
     """DSGD's ResNet-50 for CIFAR-100, group norm in place of batch norm: (3, H, W) -> (classes,).
 

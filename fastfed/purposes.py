@@ -6,9 +6,15 @@ from enum import IntEnum
 
 
 class Purpose(IntEnum):
-    """The purposes of FastFed's own streams. Dropout layer i of a model uses ``DROPOUT + i``."""
+    """The purposes of FastFed's own streams. Dropout layer i of a model uses ``DROPOUT + i``.
+
+    Dealing data to clients (`PARTITION`) and making it up (`SYNTHETIC`) belong to no round: there the stream's word
+    `round` says what the numbers are for.
+    """
 
     SHUFFLE = 1
     COHORT = 2
     NOISE = 3
+    PARTITION = 4
+    SYNTHETIC = 5
     DROPOUT = 1 << 16

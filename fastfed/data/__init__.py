@@ -1,5 +1,70 @@
-"""Data: the flat example store that every executor reads."""
+"""Data: the flat example store that every executor reads, data sets, and how they are dealt to clients."""
 
+from .arrays import as_dataset, from_arrays, from_torch
+from .cifar import cifar10, cifar100
+from .dataset import Dataset, Federated, Federation, Visit
+from .digits import digits
+from .disk import open_store, save_store
+from .errors import DataError
+from .generated import Generated
+from .idx import emnist, fashion_mnist, mnist, qmnist
+from .leaf import leaf
+from .partition import dirichlet, iid, natural, pachinko
+from .partition_file import load_partition, save_partition
+from .picture import draw_partition
+from .shakespeare import shakespeare_plays
+from .stackexchange import stack_exchange
 from .store import Examples, Inputs, Pixels, Sparse
+from .synthetic import synthetic_autoencoder, synthetic_images, synthetic_regression, synthetic_tags, synthetic_text
+from .tff import (
+    federated_cifar100,
+    federated_emnist,
+    federated_shakespeare,
+    stack_overflow_nwp,
+    stack_overflow_tags,
+)
 
-__all__ = ["Examples", "Inputs", "Pixels", "Sparse"]
+__all__ = [
+    "DataError",
+    "Dataset",
+    "Examples",
+    "Federated",
+    "Federation",
+    "Generated",
+    "Inputs",
+    "Pixels",
+    "Sparse",
+    "Visit",
+    "as_dataset",
+    "cifar10",
+    "cifar100",
+    "digits",
+    "dirichlet",
+    "draw_partition",
+    "emnist",
+    "fashion_mnist",
+    "federated_cifar100",
+    "federated_emnist",
+    "federated_shakespeare",
+    "from_arrays",
+    "from_torch",
+    "iid",
+    "leaf",
+    "load_partition",
+    "mnist",
+    "natural",
+    "open_store",
+    "pachinko",
+    "qmnist",
+    "save_partition",
+    "save_store",
+    "shakespeare_plays",
+    "stack_exchange",
+    "stack_overflow_nwp",
+    "stack_overflow_tags",
+    "synthetic_autoencoder",
+    "synthetic_images",
+    "synthetic_regression",
+    "synthetic_tags",
+    "synthetic_text",
+]

@@ -116,6 +116,11 @@ class Examples:
     def __len__(self) -> int:
         return len(self.targets)
 
+    @property
+    def form(self) -> str:
+        """Kind and shape of one example, in words: what two stores share that one model can read."""
+        return f"{_form(self.inputs)} -> {_form(self.targets)}"
+
     def batch(self, rows: Tensor, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
         """The given rows (n,) int64 as dense tensors (inputs, targets): floating-point ones in `dtype`."""
         return _rows(self.inputs, rows, dtype), _rows(self.targets, rows, dtype)
@@ -126,3 +131,11 @@ def _rows(store: Inputs, rows: Tensor, dtype: torch.dtype) -> Tensor:
         return store.dense(rows, dtype)
     picked = store[rows]
     return picked.to(dtype) if picked.is_floating_point() else picked
+
+
+def _form(store: Inputs) -> str:
+    if isinstance(store, Sparse):
+        return f"sparse ({store.width},)"
+    if isinstance(store, Pixels):
+        return f"bytes {tuple(store.bytes.shape[1:])} of mean {store.mean} and std {store.std}"
+    return f"{str(store.dtype).removeprefix('torch.')} {tuple(store.shape[1:])}"

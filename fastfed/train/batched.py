@@ -17,7 +17,7 @@ from ..losses import Loss
 from .batches import Batches, padded, steps_taken
 from .cosine import LeastCosine
 from .dropout import stream_of
-from .model import check_fit
+from .model import fitting_examples
 from .optimizer import LocalOptimizer, Surroundings
 from .policy import DeltaSum
 from .stacked import StackedBatch, StackedModel
@@ -53,13 +53,13 @@ class Batched:
 
     def run(self, work: RoundWork) -> Outcome:
         """The round's weighted sum of deltas, and its scalars."""
-        check_fit(work, self.model.packing(work.start.dtype), self.examples)
+        examples = fitting_examples(work, self.model.packing(work.start.dtype), self.examples)
         steps = steps_taken(work)
         total, scalars = DeltaSum(work, steps, self.device), empty_scalars(len(work))
         with one_thread_per_operation():
             for optimizer, clients in _groups(work, steps):
                 for chunk in clients.split(self._clients_at_once(work, optimizer, clients)):
-                    training = _Chunk(self.model, self.examples, work, optimizer, chunk, steps[chunk])
+                    training = _Chunk(self.model, examples, work, optimizer, chunk, steps[chunk])
                     for name, values in training.train().items():
                         scalars[name][chunk] = values.cpu()
                     total.add(chunk, training.x.sub_(training.start))
@@ -73,7 +73,7 @@ class Batched:
         vectors = 4  # the model, its gradient as vmap returns it and as packed, its delta
         vectors += (work.start.dim() == 2) + (work.corrections is not None)
         vectors += 4 * getattr(optimizer, "same_batch", False) + 5 * work.measure_cosine
-        examples = work.examples[clients] if work.positions is None else work.positions[clients]
+        examples = work.counts[clients] if work.positions is None else work.positions[clients]
         batch = min(work.batch_size, int(examples.max()))
         activations = 2 * self.model.trial(work, self.examples).bytes_of(batch)  # and their gradients
         return max(1, self.memory // (vectors * x.numel() * x.element_size() + kept + activations))

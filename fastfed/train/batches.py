@@ -17,7 +17,7 @@ def steps_taken(work: RoundWork) -> Tensor:
 
     None without examples; with positions, no more than there are batches.
     """
-    taken = torch.where(work.examples > 0, work.steps, 0)
+    taken = torch.where(work.counts > 0, work.steps, 0)
     if work.positions is None:
         return taken
     return torch.minimum(taken, (work.positions + work.batch_size - 1) // work.batch_size)

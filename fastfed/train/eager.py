@@ -15,7 +15,7 @@ from ..packing import Packing
 from .batches import Batches, steps_taken
 from .cosine import LeastCosine
 from .dropout import Dropout, Uniforms, client_uniforms, torch_random_state_guarded
-from .model import LocalModel, check_fit
+from .model import LocalModel, fitting_examples
 from .optimizer import LocalOptimizer, Surroundings
 from .policy import DeltaSum
 from .threads import check_threads, in_order, one_thread_per_operation
@@ -50,22 +50,24 @@ class Eager:
 
     def run(self, work: RoundWork) -> Outcome:
         """The round's weighted sum of deltas, and its scalars."""
-        check_fit(work, self.packing, self.examples)
+        examples = fitting_examples(work, self.packing, self.examples)
         steps = steps_taken(work)
         total, scalars = DeltaSum(work, steps, self.device), empty_scalars(len(work))
         busy = steps.nonzero().flatten().tolist()
         with torch_random_state_guarded(), one_thread_per_operation():
-            trained = in_order(lambda position: self._train(work, position, int(steps[position])), busy, self.threads)
+            trained = in_order(
+                lambda position: self._train(work, examples, position, int(steps[position])), busy, self.threads
+            )
             for position, (delta, of_client) in zip(busy, trained, strict=True):
                 total.add(torch.tensor([position]), delta[None])
                 for name, value in of_client.items():
                     scalars[name][position] = value
         return total.outcome(scalars)
 
-    def _train(self, work: RoundWork, position: int, steps: int) -> Trained:
+    def _train(self, work: RoundWork, examples: Examples, position: int, steps: int) -> Trained:
         model = self.models.get()
         try:
-            client = _Client(model, self.loss, self.examples, work, position, self.device)
+            client = _Client(model, self.loss, examples, work, position, self.device)
             return client.train(steps)
         finally:
             self.models.put(model)

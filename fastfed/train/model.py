@@ -44,9 +44,14 @@ class LocalModel:
         return outputs
 
 
-def check_fit(work: RoundWork, packing: Packing, examples: Examples) -> None:
-    """The work's vectors and rows belong to this packed module and these examples."""
+def fitting_examples(work: RoundWork, packing: Packing, own: Examples) -> Examples:
+    """The store that the work reads, its own or else the executor's; the work's vectors and rows belong to it and to
+    this packed module."""
     if work.start.shape[-1] != packing.size:
         raise ValueError(f"start: has d = {work.start.shape[-1]}, the packed module {packing.size}")
+    examples = own if work.examples is None else work.examples
+    if examples is not own and examples.form != own.form:
+        raise ValueError(f"examples: must have the form of the executor's, {own.form}, got {examples.form}")
     if work.rows.numel() and int(work.rows.max()) >= len(examples):
         raise ValueError(f"rows: must lie in [0, {len(examples)}), got {int(work.rows.max())}")
+    return examples

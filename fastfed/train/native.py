@@ -15,7 +15,7 @@ from ..kernels.cpp.client_step import COVERS, FORMULAS, STEP_SIZES
 from ..kernels.table import client_numbers
 from ..losses import Loss
 from ..purposes import Purpose
-from .model import check_fit
+from .model import fitting_examples
 from .threads import check_threads
 from .work import SCALARS, Outcome, RoundWork, empty_scalars
 
@@ -61,9 +61,10 @@ class Native:
         """Trains the round's clients."""
         if work.start.dtype is not torch.float32:
             raise TypeError(f"start: the native engine computes in float32, got {work.start.dtype}")
-        check_fit(work, self.program.packing, self.examples)
+        examples = fitting_examples(work, self.program.packing, self.examples)
+        held = self._examples if examples is self.examples else _engine_examples(examples)
         results = _empty_results(work)
-        self._core.train(self._examples, self._engine_work(work), results)
+        self._core.train(held, self._engine_work(work), results)
         delta = self.program.from_engine(results["delta"])
         deltas = None if results["deltas"] is None else self.program.from_engine(results["deltas"])
         return Outcome(delta, {name: results[name] for name in SCALARS}, results["refused"], deltas)
@@ -125,7 +126,7 @@ def _raw_weights(work: RoundWork) -> Tensor:
     weights = work.policy.weights
     if isinstance(weights, Tensor):
         return weights.to(torch.float64).contiguous()
-    return work.examples.to(torch.float64) if weights == "examples" else torch.ones(len(work), dtype=torch.float64)
+    return work.counts.to(torch.float64) if weights == "examples" else torch.ones(len(work), dtype=torch.float64)
 
 
 def _empty_results(work: RoundWork) -> dict[str, Any]:

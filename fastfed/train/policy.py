@@ -15,7 +15,7 @@ def policy_weights(work: RoundWork, steps: Tensor) -> Tensor:
     given, counts = work.policy.weights, steps > 0
     if isinstance(given, Tensor):
         return torch.where(counts, given.to("cpu", torch.float64), 0.0)
-    weights = torch.where(counts, work.examples.double() if given == "examples" else 1.0, 0.0)
+    weights = torch.where(counts, work.counts.double() if given == "examples" else 1.0, 0.0)
     return weights / weights.sum() if bool(counts.any()) else weights
 
 
@@ -54,5 +54,5 @@ class DeltaSum:
         if not isinstance(self.work.policy.weights, Tensor) and bool(self.refused.any()):
             counted = float(self.weights[~self.refused].sum())  # the refused leave their share to the others
             self.sum = self.sum / counted if counted > 0 else torch.zeros_like(self.sum)
-        own = {"examples": self.work.examples.double(), "steps": self.steps.double(), "delta_norm": self.norms}
+        own = {"examples": self.work.counts.double(), "steps": self.steps.double(), "delta_norm": self.norms}
         return Outcome(self.sum, {**scalars, **own}, self.refused, self.deltas)

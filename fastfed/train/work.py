@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ..clients import Client
+from ..data.store import Examples
 from ..kernels.table import CLIENT_RULES
 
 
@@ -40,6 +41,7 @@ class RoundWork:
     `clients` are the optimizers, `rule` (clients,) chooses one each (default: the first for all), `lr` (clients,)
     replaces their learning rates. `ids` (clients,) and `seed`, `round` key all randomness. `corrections` (clients, d)
     are added to gradients (SCAFFOLD's c - c_i); `preconditioner` (d,) starts second moments (a server's v).
+    `examples` is a store of this round's own, in the form of the executor's, for data that is made when visited.
     `keep_deltas` also returns every D_i; `measure_cosine` fills the scalar `min_cosine`.
     """
 
@@ -61,6 +63,7 @@ class RoundWork:
     policy: DeltaPolicy = field(default_factory=DeltaPolicy)
     keep_deltas: bool = False
     measure_cosine: bool = False
+    examples: Examples | None = None
 
     def __post_init__(self) -> None:
         _check_work(self)
@@ -69,7 +72,7 @@ class RoundWork:
         return self.ids.numel()
 
     @property
-    def examples(self) -> Tensor:
+    def counts(self) -> Tensor:
         """How many examples each client has: (clients,) int64."""
         return self.offsets[1:] - self.offsets[:-1]
 

@@ -113,7 +113,7 @@ def test_the_lanes_add_up_for_every_number_of_clients(clients_):
     module, examples, loss = softmax_case()
     work = make_work(module, ragged(clients_), clients.SGD(0.1), keep_deltas=True)
     outcome = native.Native(module, loss, examples, threads=2).run(work)
-    weights = work.examples.double() / work.examples.sum()
+    weights = work.counts.double() / work.counts.sum()
     torch.testing.assert_close(outcome.delta.double(), weights @ outcome.deltas.double(), rtol=1e-5, atol=1e-8)
 
 

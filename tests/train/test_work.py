@@ -99,7 +99,7 @@ def test_lookups() -> None:
         rule=int64(0, 1, 1),
     )
     assert len(work) == 3
-    assert work.examples.tolist() == [9, 4, 6]
+    assert work.counts.tolist() == [9, 4, 6]
     assert torch.equal(work.start_of(0), normal_models[1])
     assert torch.equal(work.starts_of(int64(2, 1)), normal_models[[1, 0]])
     assert [work.optimizer_of(i).rule for i in range(3)] == ["sgd", "adam", "adam"]

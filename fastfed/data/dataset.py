@@ -1,0 +1,212 @@
+"""A data set as its files hold it (`Dataset`), and dealt to clients (`Federated`)."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..recipe import Recipe
+from .store import Examples, Inputs, Pixels, Sparse
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Examples before clients are made of them.
+
+    `client` (examples,) int64 is the natural client of every training row, an index into `client_names`; `test_client`
+    says the same of the test rows. `coarse` (examples,) int64 holds coarse labels where there are two levels.
+    """
+
+    name: str
+    train: Examples
+    test: Examples | None = None
+    client: Tensor | None = None
+    client_names: tuple[str, ...] = field(default=(), repr=False)
+    test_client: Tensor | None = None
+    class_names: tuple[str, ...] = field(default=(), repr=False)
+    coarse: Tensor | None = None
+    recipe: Recipe | None = field(default=None, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        _check_keys("client", self.client, len(self.train), len(self.client_names) or None)
+        _check_keys("coarse", self.coarse, len(self.train), None)
+        if self.test_client is not None and self.test is None:
+            raise ValueError("test_client: there are no test examples to belong to a client")
+        _check_keys("test_client", self.test_client, len(self.test or ()), len(self.client_names) or None)
+
+    @property
+    def labels(self) -> Tensor:
+        """The training rows' labels (examples,) int64, for partitions by class."""
+        return labels_of(self.train, self.name)
+
+
+def labels_of(examples: Examples, name: str) -> Tensor:
+    """One label per example, (examples,) int64, or an error that says what the targets are instead."""
+    targets = examples.targets
+    if isinstance(targets, Sparse) or targets.dim() != 1 or targets.dtype is not torch.int64:
+        kind = "tags" if isinstance(targets, Sparse) else f"{targets.dtype} {tuple(targets.shape)}"
+        raise ValueError(f"{name}: a partition by class needs one int64 label per example, its targets are {kind}")
+    return targets
+
+
+@dataclass(frozen=True)
+class Visit:
+    """The examples of a cohort: client i of it has ``rows[offsets[i]:offsets[i + 1]]`` of `examples`."""
+
+    examples: Examples
+    rows: Tensor
+    offsets: Tensor
+
+
+class Federation(Protocol):
+    """Clients with examples: held in memory (`Federated`) or made when visited (``ff.data.synthetic_*``).
+
+    `examples` is the store that visits read, or, where every visit makes its own, one that shows their shapes.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def examples(self) -> Examples: ...
+
+    @property
+    def test(self) -> Examples | None: ...
+
+    @property
+    def sizes(self) -> Tensor:
+        """How many examples each client has: (clients,) int64."""
+
+    def __len__(self) -> int: ...
+
+    def visit(self, cohort: Tensor) -> Visit:
+        """The examples of these clients, (n,) int64."""
+
+    def fingerprint(self) -> str:
+        """Tells this data from any other, for checkpoints."""
+
+
+@dataclass(frozen=True)
+class Federated:
+    """A data set dealt to clients: client i has the rows ``rows[offsets[i]:offsets[i + 1]]`` of `examples`.
+
+    `test` is the server's test set. Where test rows belong to clients too, client i has
+    ``test_rows[test_offsets[i]:test_offsets[i + 1]]`` of it.
+    """
+
+    name: str
+    examples: Examples
+    rows: Tensor
+    offsets: Tensor
+    test: Examples | None = None
+    test_rows: Tensor | None = None
+    test_offsets: Tensor | None = None
+    client_names: tuple[str, ...] = field(default=(), repr=False)
+    class_names: tuple[str, ...] = field(default=(), repr=False)
+    recipe: Recipe | None = field(default=None, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        _check_deal("rows", self.rows, self.offsets, len(self.examples))
+        if (self.test_rows is None) != (self.test_offsets is None) or (self.test_rows is not None and not self.test):
+            raise ValueError("test_rows: comes together with test_offsets and test")
+        if self.test_rows is not None and self.test_offsets is not None and self.test is not None:
+            _check_deal("test_rows", self.test_rows, self.test_offsets, len(self.test))
+            if self.test_offsets.numel() != self.offsets.numel():
+                raise ValueError(f"test_offsets: must have {self.offsets.numel()} entries, as offsets has")
+        if self.client_names and len(self.client_names) != len(self):
+            raise ValueError(f"client_names: must name {len(self)} clients, got {len(self.client_names)}")
+
+    def __len__(self) -> int:
+        return self.offsets.numel() - 1
+
+    @cached_property
+    def sizes(self) -> Tensor:
+        """How many examples each client has: (clients,) int64."""
+        return self.offsets[1:] - self.offsets[:-1]
+
+    def rows_of(self, client: int) -> Tensor:
+        """The example rows of one client, (n,) int64."""
+        return self.rows[int(self.offsets[client]) : int(self.offsets[client + 1])]
+
+    def visit(self, cohort: Tensor) -> Visit:
+        """The examples of these clients, (n,) int64."""
+        rows, offsets = gather(self.rows, self.offsets, cohort)
+        return Visit(self.examples, rows, offsets)
+
+    def visit_tests(self, cohort: Tensor) -> Visit | None:
+        """The test examples of these clients, where clients have any."""
+        if self.test is None or self.test_rows is None or self.test_offsets is None:
+            return None
+        rows, offsets = gather(self.test_rows, self.test_offsets, cohort)
+        return Visit(self.test, rows, offsets)
+
+    def fingerprint(self) -> str:
+        """Tells this data from any other: who has which rows, and what a spread of the rows holds."""
+        digest = hashlib.sha256()
+        for tensor in (self.rows, self.offsets):
+            digest.update(tensor.numpy().tobytes())
+        for store in (self.examples.inputs, self.examples.targets):
+            digest.update(_sample(store))
+        return digest.hexdigest()[:16]
+
+
+def gather(rows: Tensor, offsets: Tensor, cohort: Tensor) -> tuple[Tensor, Tensor]:
+    """The rows of these clients (n,) one after the other, and their offsets (n + 1,)."""
+    chosen, begin = cohort.numpy(), offsets.numpy()  # numpy: torch would wake its threads for a few microseconds' work
+    counts = begin[chosen + 1] - begin[chosen]
+    ends = np.concatenate([np.zeros(1, np.int64), counts.cumsum()])
+    places = np.arange(ends[-1]) + np.repeat(begin[chosen] - ends[:-1], counts)
+    return torch.from_numpy(rows.numpy()[places]), torch.from_numpy(ends)
+
+
+def deal(keys: Tensor, clients: int) -> tuple[Tensor, Tensor]:
+    """Rows by client from the client of every row (examples,) int64: rows (examples,) in their order within a client,
+    and offsets (clients + 1,)."""
+    rows = torch.argsort(keys, stable=True)
+    offsets = torch.zeros(clients + 1, dtype=torch.int64)
+    offsets[1:] = torch.bincount(keys, minlength=clients).cumsum(0)
+    return rows, offsets
+
+
+_SAMPLED = 1000  # rows whose contents a fingerprint reads
+
+
+def _sample(store: Inputs) -> bytes:
+    """The contents of up to `_SAMPLED` rows spread over a store, and its shape."""
+    rows = torch.linspace(0, len(store) - 1, min(len(store), _SAMPLED), dtype=torch.float64).long()
+    if isinstance(store, Sparse):
+        held = [store.starts[rows], store.columns[::97], store.values[::97]]
+        shape: tuple[int, ...] = (len(store), store.width)
+    else:
+        tensor = store.bytes if isinstance(store, Pixels) else store
+        held, shape = [tensor[rows]], tuple(tensor.shape)
+    return repr(shape).encode() + b"".join(part.contiguous().numpy().tobytes() for part in held)
+
+
+def _check_keys(name: str, keys: Tensor | None, rows: int, count: int | None) -> None:
+    if keys is None:
+        return
+    if keys.dtype is not torch.int64 or keys.shape != (rows,):
+        raise ValueError(f"{name}: must be int64 ({rows},), one entry per row, got {keys.dtype} {tuple(keys.shape)}")
+    if rows and (int(keys.min()) < 0 or (count is not None and int(keys.max()) >= count)):
+        raise ValueError(
+            f"{name}: must lie in [0, {count or 'number of clients'}), got {int(keys.min())} to {int(keys.max())}"
+        )
+
+
+def _check_deal(name: str, rows: Tensor, offsets: Tensor, examples: int) -> None:
+    for label, tensor in ((name, rows), (name.replace("rows", "offsets"), offsets)):
+        if not isinstance(tensor, Tensor) or tensor.dtype is not torch.int64 or tensor.dim() != 1:
+            raise TypeError(f"{label}: must be a one-dimensional int64 tensor")
+    if offsets.numel() < 2 or offsets[0] != 0 or offsets[-1] != rows.numel() or bool((offsets.diff() < 0).any()):
+        raise ValueError(
+            f"{name}: its offsets must run from 0 to {rows.numel()}, never falling, for at least one client"
+        )
+    if rows.numel() and not 0 <= int(rows.min()) <= int(rows.max()) < examples:
+        raise ValueError(f"{name}: must lie in [0, {examples}), got {int(rows.min())} to {int(rows.max())}")
