@@ -323,22 +323,24 @@ def _show_rounds(results: Results, console: Console) -> None:
 
 @app.command()
 def demo(
-    rounds: Annotated[int, typer.Option(min=1, help="Federated rounds per server rule.")] = 100,
+    rounds: Annotated[int, typer.Option(min=1, help="Federated rounds per method.")] = 100,
     out: Annotated[Path, typer.Option(help="Where the picture goes.")] = Path("out/demo.png"),
 ) -> None:
-    """Watch the six server rules descend a small federated problem.
+    """Train the embedded digits with eight methods of the papers.
 
     Ends with a table and a picture.
 
     Example: fastfed demo --rounds 200 --out out/demo.png
     """
     from . import demo as demonstration
+    from .pictures import curves
 
     with _told_plainly(OSError, RuntimeError):
-        runs = demonstration.run(rounds)
         console = _console()
+        runs = demonstration.run(rounds, say=lambda name: console.print(f"{name}: {rounds} rounds", highlight=False))
         console.print(demonstration.table(runs))
-        demonstration.picture(runs, out)
+        title = f"Digits, {demonstration.COHORT} of {demonstration.CLIENTS} clients a round"
+        curves({one.name: one.history for one in runs}, "test_accuracy", out, title)
         console.print(f"Picture: {out.resolve()}", highlight=False, soft_wrap=True)
 
 

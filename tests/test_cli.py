@@ -7,13 +7,13 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner, Result
 
 import fastfed
 from fastfed import cli, demo
-from fastfed.kernels import registry
 from fastfed.kernels.table import CLIENT_RULES, SERVER_RULES
 
 ROOT = Path(__file__).parents[1]
@@ -64,30 +64,29 @@ def test_a_backend_that_cannot_run_is_exit_code_1_and_one_sentence() -> None:
     assert len(said.stderr.splitlines()) == 1
 
 
-def test_demo_shows_all_rules_and_a_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "default", "reference")
-    said = in_process("demo", "--rounds", "3", "--out", str(tmp_path / "new" / "demo.png"))
+def test_demo_shows_all_methods_and_a_picture(tmp_path: Path) -> None:
+    said = in_process("demo", "--rounds", "5", "--out", str(tmp_path / "new" / "demo.png"))
     assert said.exit_code == 0
-    assert all(f"│ {rule} " in said.stdout for rule in SERVER_RULES)
+    assert all(f"│ {method} " in said.stdout for method in demo.METHODS)
     assert "demo.png" in said.stdout
     assert (tmp_path / "new" / "demo.png").stat().st_size > 10_000
 
 
-def test_demo_descends_towards_the_best_loss(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "default", "reference")
-    runs = demo.run(20)
-    for run in runs.runs:
-        assert len(run.losses) == 21
-        assert run.losses[0] == pytest.approx(2.302585, abs=1e-5)  # log 10: the zero model guesses among ten classes
-        assert runs.best_loss < run.losses[-1] < 0.6 * run.losses[0]
+def test_every_method_of_the_demo_learns() -> None:
+    for run in demo.run(30):
+        assert len(run.history) == 30
+        assert run.history.last("test_accuracy") > 0.8, run.name
 
 
-def test_readme_examples_run() -> None:
+def test_readme_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.DOTALL | re.MULTILINE)
-    assert len(blocks) == 3
-    names: dict[str, object] = {}
+    assert len(blocks) == 5
+    names: dict[str, Any] = {}
     for block in blocks:
         exec(compile(block, "README.md", "exec"), names)
+    assert names["history"].rounds[49]["test_accuracy"] > 0.9
+    assert names["again"].round == 65
 
 
 def test_readme_names_every_rule_and_option() -> None:

@@ -1,0 +1,106 @@
+"""Checkpoints on disk: tensors as safetensors, the rest as JSON; complete or absent, never half-written.
+
+A directory holds ``round-00000120.json`` and the file of tensors that it names, with its SHA-256. The JSON is written
+last and put in place by renaming, so a checkpoint exists exactly when its JSON does.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+FORMAT = 1
+
+
+class DamagedCheckpoint(ValueError):
+    """A checkpoint cannot be read: the message names it, says why, and offers the one before it."""
+
+
+def write(directory: str | Path, round: int, tensors: Mapping[str, Tensor], manifest: Mapping[str, Any]) -> Path:
+    """Writes the checkpoint of a round; the path of its JSON."""
+    home = Path(directory)
+    home.mkdir(parents=True, exist_ok=True)
+    scratch = home / f".round-{round:08d}.{os.getpid()}.tmp"
+    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, scratch)
+    digest = _digest(scratch)
+    held = home / f"round-{round:08d}-{digest[:12]}.safetensors"
+    _put(scratch, held)
+    target = home / f"round-{round:08d}.json"
+    content = {"format": FORMAT, "round": round, "tensors": held.name, "sha256": digest, **manifest}
+    scratch.write_text(json.dumps(content))
+    _put(scratch, target)
+    for other in home.glob(f"round-{round:08d}-*.safetensors"):  # of an earlier checkpoint of the same round
+        if other != held:
+            other.unlink()
+    return target
+
+
+def read(path: str | Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """The manifest and the tensors of a checkpoint: a JSON file, or a directory, whose newest is taken."""
+    target = newest(path)
+    try:
+        manifest = json.loads(target.read_text())
+        if manifest["format"] != FORMAT:
+            raise ValueError(f"it has format {manifest['format']!r}, this FastFed reads {FORMAT}")
+        held = target.parent / manifest["tensors"]
+        if _digest(held) != manifest["sha256"]:
+            raise ValueError(f"{held.name} does not hold what was written")
+        return manifest, load_file(held)
+    except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
+        raise DamagedCheckpoint(f"{target}: damaged ({error or type(error).__name__}). {_offer(target)}") from error
+
+
+def newest(path: str | Path) -> Path:
+    """The newest checkpoint of a directory; a file is its own."""
+    place = Path(path)
+    if place.is_file():
+        return place
+    found = all_of(place)
+    if not found:
+        raise FileNotFoundError(f"{place}: holds no checkpoint (round-*.json)")
+    return found[-1]
+
+
+def all_of(directory: str | Path) -> list[Path]:
+    """The checkpoints of a directory, the oldest first."""
+    return sorted(Path(directory).glob("round-*.json"))
+
+
+def prune(directory: str | Path, keep: int, spare: Iterable[int] = ()) -> None:
+    """Removes all but the last `keep` checkpoints and those of the rounds to `spare`."""
+    spared = {f"round-{round:08d}" for round in spare}
+    for old in all_of(directory)[:-keep]:
+        if old.stem not in spared:
+            old.unlink()
+    complete = {path.stem for path in all_of(directory)}
+    for held in Path(directory).glob("round-*.safetensors"):
+        if held.stem.rpartition("-")[0] not in complete:
+            held.unlink()
+
+
+def _offer(damaged: Path) -> str:
+    older = [path for path in all_of(damaged.parent) if path < damaged]
+    return f"The one before it is {older[-1]}: resume from that." if older else "There is none before it."
+
+
+def _digest(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def _put(scratch: Path, target: Path) -> None:
+    """Renames once the contents have reached the disk."""
+    with scratch.open("rb") as file:
+        os.fsync(file.fileno())
+    scratch.replace(target)

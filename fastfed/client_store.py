@@ -1,0 +1,49 @@
+"""What clients keep between their rounds: one vector each, held only for clients that have been seen."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+_FIRST_CAPACITY = 16
+
+
+class ClientStore:
+    """Vectors (d,) by client id. Memory grows with the clients seen, never with those registered."""
+
+    def __init__(self, d: int, dtype: torch.dtype) -> None:
+        self._rows: dict[int, int] = {}
+        self._vectors = torch.empty(0, d, dtype=dtype)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def get(self, ids: Tensor, default: Tensor) -> Tensor:
+        """A copy of the clients' vectors, (len(ids), d); `default` (d,) for clients not seen yet."""
+        found = default.repeat(len(ids), 1)
+        for position, client in enumerate(ids.tolist()):
+            if client in self._rows:
+                found[position] = self._vectors[self._rows[client]]
+        return found
+
+    def put(self, ids: Tensor, vectors: Tensor) -> None:
+        """Keeps `vectors` (len(ids), d)."""
+        rows = [self._rows.setdefault(client, len(self._rows)) for client in ids.tolist()]
+        self._make_room(len(self._rows))
+        self._vectors[rows] = vectors
+
+    def tensors(self) -> dict[str, Tensor]:
+        """`ids` (n,) int64 and `vectors` (n, d), for a checkpoint."""
+        return {"ids": torch.tensor(list(self._rows), dtype=torch.int64), "vectors": self._vectors[: len(self)]}
+
+    def load(self, tensors: dict[str, Tensor]) -> None:
+        """Takes over what `tensors` gave."""
+        self._rows = {client: row for row, client in enumerate(tensors["ids"].tolist())}
+        self._vectors = tensors["vectors"].clone()
+
+    def _make_room(self, clients: int) -> None:
+        if clients <= len(self._vectors):
+            return
+        grown = self._vectors.new_empty(max(clients, 2 * len(self._vectors), _FIRST_CAPACITY), self._vectors.shape[1])
+        grown[: len(self._vectors)] = self._vectors
+        self._vectors = grown

@@ -1,0 +1,147 @@
+"""What server and clients exchange besides the model: control variates (SCAFFOLD), a preconditioner (FedAda2's DJA).
+
+Settings are frozen; what they keep during a run lives in a `Companion`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from . import kernels
+from .client_store import ClientStore
+from .clients import SGD, Client
+from .kernels.table import CLIENT_RULES, SERVER_RULES
+from .servers import Server
+from .train import Outcome, RoundWork
+from .train.policy import policy_weights
+
+
+class Exchange(Protocol):
+    """Settings of an exchange: how many vectors besides the model it sends `down` to a client and `up` from it, and how
+    many a client has `kept` between its rounds."""
+
+    down: int
+    up: int
+    kept: int
+
+    def check(self, client: Client, server: Server) -> None:
+        """Refuses optimizers that have no use for it."""
+
+    def begin(self, x: Tensor, clients: int) -> Companion:
+        """What it keeps for a run of a model like `x` (d,) with this many clients."""
+
+
+class Companion(Protocol):
+    """An exchange during a run. `keeps_deltas`: it wants to see every client's delta."""
+
+    keeps_deltas: bool
+
+    def extras(self, cohort: Tensor, server_state: dict[str, Tensor]) -> dict[str, Any]:
+        """Further fields of the round's work for these clients (n,)."""
+
+    def absorb(self, work: RoundWork, outcome: Outcome) -> None:
+        """Learns from a round, once the server has stepped."""
+
+    def tensors(self) -> dict[str, Tensor]:
+        """What it keeps, by name, for a checkpoint."""
+
+    def load(self, tensors: dict[str, Tensor]) -> None:
+        """Takes over what `tensors` gave."""
+
+
+@dataclass(frozen=True)
+class Preconditioner:
+    """Direct joint adaptivity (FedAda2): clients start their second moments from the server's v."""
+
+    down = 1
+    up = 0
+    kept = 0
+
+    def check(self, client: Client, server: Server) -> None:
+        if not CLIENT_RULES[client.rule].has_second_moment:
+            raise ValueError(f"exchange: client rule {client.rule!r} has no second moment to start from the server's")
+        if "v" not in SERVER_RULES[server.rule].moments:
+            raise ValueError(f"exchange: server rule {server.rule!r} has no second moment to transmit")
+        if getattr(client, "v0", None) is not None:
+            raise ValueError("exchange: the second moment starts from the server's v, so v0 would be ignored")
+
+    def begin(self, x: Tensor, clients: int) -> Companion:
+        return _Transmitting()
+
+
+class _Transmitting:
+    keeps_deltas = False
+
+    def extras(self, cohort: Tensor, server_state: dict[str, Tensor]) -> dict[str, Any]:
+        return {"preconditioner": server_state["v"]}
+
+    def absorb(self, work: RoundWork, outcome: Outcome) -> None:
+        """Nothing to learn."""
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {}
+
+    def load(self, tensors: dict[str, Tensor]) -> None:
+        """Nothing to take over."""
+
+
+@dataclass(frozen=True)
+class ControlVariates:
+    """SCAFFOLD, option II: gradients are corrected by c - c_i, where c_i follows the client's mean gradient of its last
+    round and c the clients' mean. Clients run plain SGD."""
+
+    down = 1
+    up = 1
+    kept = 1
+
+    def check(self, client: Client, server: Server) -> None:
+        if not isinstance(client, SGD):
+            raise ValueError(
+                f"exchange: SCAFFOLD reads gradients off SGD's moves; client rule {client.rule!r} will not do"
+            )
+        for name in ("warmup", "clip", "prox", "weight_decay"):
+            if getattr(client, name):
+                raise ValueError(f"{name}: SCAFFOLD reads gradients off the clients' moves, which {name} would distort")
+
+    def begin(self, x: Tensor, clients: int) -> Companion:
+        return _Controlling(x, clients)
+
+
+class _Controlling:
+    keeps_deltas = True
+
+    def __init__(self, x: Tensor, clients: int) -> None:
+        self.clients = clients
+        self.common = torch.zeros_like(x)
+        self.own = ClientStore(x.numel(), x.dtype)
+
+    def extras(self, cohort: Tensor, server_state: dict[str, Tensor]) -> dict[str, Any]:
+        return {"corrections": self.common - self.own.get(cohort, self.common)}
+
+    def absorb(self, work: RoundWork, outcome: Outcome) -> None:
+        assert outcome.deltas is not None
+        steps = outcome.scalars["steps"].long()
+        counts = (steps > 0) & ~outcome.refused
+        weights = torch.where(counts, policy_weights(work, steps), 0.0)
+        if not bool(weights.sum() > 0):
+            return
+        weights /= weights.sum()
+        lr = work.lr if work.lr is not None else torch.full((len(work),), work.clients[0].lr, dtype=torch.float64)  # type: ignore[attr-defined]
+        cohort, deltas = work.ids[counts], outcome.deltas[counts]
+        before = self.own.get(cohort, self.common)
+        gradients = deltas.mul_((-1 / (steps * lr)[counts]).to(deltas)[:, None])  # the mean over local steps, corrected
+        changes = gradients.sub_(self.common)
+        self.own.put(cohort, before + changes)
+        share = int(counts.sum()) / self.clients
+        self.common += kernels.weighted_sum(changes, (share * weights[counts]).to(changes))
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {"common": self.common, **self.own.tensors()}
+
+    def load(self, tensors: dict[str, Tensor]) -> None:
+        self.common.copy_(tensors["common"])
+        self.own.load(tensors)

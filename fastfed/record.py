@@ -1,0 +1,150 @@
+"""The record room: a row per round, kept in memory and written as JSON lines or TensorBoard events."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from .aggregate import Aggregate
+from .evaluate import higher_is_better
+from .train import Outcome
+
+Row = dict[str, Any]
+ROOMS = ("plan", "train", "aggregate", "step", "tune", "record")
+
+
+@dataclass
+class History:
+    """The rows of a run, one per round, in order: dictionaries that JSON can hold.
+
+    Every row has round (counted from 1), clients, examples, steps, train_loss, delta_norm, step_size and its _min and
+    _max, skipped (clients refused), idle (clients without a step), changed (whether the model moved), bytes_down and
+    bytes_up (of the whole round), client_optimizer_bytes, server_lr and seconds_<room>. Rows of evaluated rounds have
+    test_loss and test_accuracy, test_recall_at_5 or test_mse besides, and what was asked for per client.
+    """
+
+    rounds: list[Row] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.rounds)
+
+    def __iter__(self) -> Iterator[Row]:
+        return iter(self.rounds)
+
+    def column(self, name: str) -> list[Any]:
+        """A column's values, of the rounds that have it."""
+        return [row[name] for row in self.rounds if name in row]
+
+    def last(self, name: str) -> Any:
+        """The newest value of a column."""
+        values = self.column(name)
+        if not values:
+            raise KeyError(f"{name}: no round has it; there are {', '.join(self.rounds[-1] if self.rounds else ())}")
+        return values[-1]
+
+    def best(self, name: str) -> float:
+        """The best value of a metric."""
+        return float((max if higher_is_better(name) else min)(self.column(name)))
+
+    def rounds_to(self, name: str, target: float) -> int | None:
+        """The first round (counted from 1) whose metric is at least as good as `target`; None if there is none."""
+        for row in self.rounds:
+            if name in row and reaches(name, row[name], target):
+                return int(row["round"])
+        return None
+
+    def without_seconds(self) -> list[Row]:
+        """The rows without their timings: what two equal runs share."""
+        return [{k: v for k, v in row.items() if not k.startswith("seconds")} for row in self.rounds]
+
+
+def reaches(name: str, value: float, target: float) -> bool:
+    """Whether a metric's value is at least as good as the target."""
+    return value >= target if higher_is_better(name) else value <= target
+
+
+def training_columns(outcome: Outcome | None, aggregate: Aggregate) -> Row:
+    """What the clients' scalars say of a round; the loss is the mean over clients that count, by examples."""
+    row: Row = {"counted": aggregate.counted, "skipped": aggregate.refused, "idle": aggregate.idle}
+    scalars = {} if outcome is None else outcome.scalars
+    examples, steps = scalars.get("examples", torch.zeros(0)), scalars.get("steps", torch.zeros(0))
+    row |= {"clients": len(examples), "examples": int(examples.sum()), "steps": int(steps.sum())}
+    if outcome is None or aggregate.counted == 0:
+        return row
+    counts = (steps > 0) & ~outcome.refused
+    row["train_loss"] = _weighted_mean(scalars["mean_loss"][counts], examples[counts])
+    row["delta_norm"] = float(scalars["delta_norm"][counts].mean())
+    sizes = scalars["step_size"][counts]
+    row |= {"step_size": float(sizes.mean()), "step_size_min": float(sizes.min()), "step_size_max": float(sizes.max())}
+    return row
+
+
+def _weighted_mean(values: Tensor, weights: Tensor) -> float:
+    return float((values * weights).sum() / weights.sum())
+
+
+class Recorder(Protocol):
+    """Takes rows as they come."""
+
+    def write(self, row: Row) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class JsonLines:
+    """One JSON object per line. `history` is what the file holds already: a resumed run begins by writing it again."""
+
+    def __init__(self, path: str | Path, history: History) -> None:
+        self.path = Path(path)
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        scratch = self.path.with_name(f".{self.path.name}.{os.getpid()}")
+        scratch.write_text("".join(map(_line, history)))
+        scratch.replace(self.path)
+        self._file = self.path.open("a")
+
+    def write(self, row: Row) -> None:
+        self._file.write(_line(row))
+        self._file.flush()
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def read_json_lines(path: str | Path) -> History:
+    """The history that `JsonLines` wrote; an unfinished last line is left out."""
+    lines = Path(path).read_text().splitlines(keepends=True)
+    return History([json.loads(line, parse_constant=float) for line in lines if line.endswith("\n")])
+
+
+def _line(row: Mapping[str, Any]) -> str:
+    """JSON knows no NaN: it becomes null."""
+    finite = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in row.items()}
+    return json.dumps(finite) + "\n"
+
+
+class TensorBoard:
+    """TensorBoard events, one scalar per number of a row."""
+
+    def __init__(self, directory: str | Path, history: History) -> None:
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError as error:
+            raise ImportError("tensorboard: is not installed; pip install 'fastfed[tensorboard]'") from error
+        purge = int(history.rounds[-1]["round"]) + 1 if history.rounds else None
+        self._writer = SummaryWriter(str(directory), purge_step=purge)
+
+    def write(self, row: Row) -> None:
+        for name, value in row.items():
+            if name != "round" and isinstance(value, (int, float)):
+                self._writer.add_scalar(name, value, row["round"])
+
+    def close(self) -> None:
+        self._writer.close()

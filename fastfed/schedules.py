@@ -1,0 +1,49 @@
+"""Learning rates over the rounds: a schedule gives the factor of a round (counted from 0). Any callable will do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+Schedule = Callable[[int], float]
+
+
+@dataclass(frozen=True)
+class Constant:
+    """The same factor in every round."""
+
+    factor: float = 1.0
+
+    def __call__(self, round: int) -> float:
+        return self.factor
+
+
+@dataclass(frozen=True)
+class Staircase:
+    """`factor` once more after every `every` rounds. Default: AFO's 0.1 every 500."""
+
+    factor: float = 0.1
+    every: int = 500
+
+    def __post_init__(self) -> None:
+        if self.every < 1 or not self.factor > 0:
+            raise ValueError(f"every: must be >= 1 and factor > 0, got {self.every!r} and {self.factor!r}")
+
+    def __call__(self, round: int) -> float:
+        return self.factor ** (round // self.every)
+
+
+@dataclass(frozen=True)
+class Drops:
+    """`factor` once more after each share `at` of the `rounds`. Default: DSGD's 0.1 after 50% and again after 75%."""
+
+    rounds: int
+    at: tuple[float, ...] = (0.5, 0.75)
+    factor: float = 0.1
+
+    def __post_init__(self) -> None:
+        if self.rounds < 1 or not self.factor > 0:
+            raise ValueError(f"rounds: must be >= 1 and factor > 0, got {self.rounds!r} and {self.factor!r}")
+
+    def __call__(self, round: int) -> float:
+        return self.factor ** sum(round >= share * self.rounds for share in self.at)

@@ -1,0 +1,96 @@
+"""The server optimizers by name: frozen settings, no loops. Their formulas live in ``fastfed.kernels``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar
+
+from .kernels.table import SERVER_RULES, resolve_options
+
+_STATE_ONLY = ("v0", "vmax0")
+
+
+@dataclass(frozen=True)
+class Server:
+    """What every server optimizer has: a learning rate `lr`, and a `rule` in ``fastfed.kernels``."""
+
+    lr: float
+
+    rule: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        resolve_options(f"server rule {self.rule!r}", SERVER_RULES[self.rule].options, self.step_options())
+
+    def step_options(self) -> dict[str, Any]:
+        """The options of ``kernels.server_step``."""
+        named = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: value for name, value in named.items() if name not in _STATE_ONLY}
+
+    def state_options(self) -> dict[str, Any]:
+        """The options of ``kernels.server_state``."""
+        named = {name: getattr(self, name, None) for name in ("beta1", "tau", "bias_correction", *_STATE_ONLY)}
+        return {name: value for name, value in named.items() if value is not None}
+
+
+@dataclass(frozen=True)
+class FedAvg(Server):
+    """x += lr * D; lr 1 is plain averaging."""
+
+    lr: float = 1.0
+    rule: ClassVar[str] = "sgd"
+
+
+@dataclass(frozen=True)
+class FedAvgM(Server):
+    """m = momentum * m + D; x += lr * m."""
+
+    lr: float = 1.0
+    momentum: float = 0.9
+    rule: ClassVar[str] = "momentum"
+
+
+@dataclass(frozen=True)
+class FedAdagrad(Server):
+    """v += q; x += lr * m / (sqrt(v) + tau), without a first moment by default.
+
+    q is the square of m (`second_moment_of` "momentum", AFO) or of the raw aggregate ("delta", FedAda2). v starts at
+    `v0`, by default tau**2.
+    """
+
+    beta1: float = 0.0
+    tau: float = 1e-3
+    second_moment_of: str = "momentum"
+    v0: float | None = None
+    rule: ClassVar[str] = "adagrad"
+
+
+@dataclass(frozen=True)
+class FedAdam(Server):
+    """m = beta1 m + (1 - beta1) D; v = beta2 v + (1 - beta2) q; x += lr * m / (sqrt(v) + tau).
+
+    q and v0 as in `FedAdagrad`; `bias_correction` is the AFO authors' code's, off as in the paper.
+    """
+
+    beta1: float = 0.9
+    beta2: float = 0.99
+    tau: float = 1e-3
+    second_moment_of: str = "momentum"
+    v0: float | None = None
+    bias_correction: bool = False
+    rule: ClassVar[str] = "adam"
+
+
+@dataclass(frozen=True)
+class FedYogi(FedAdam):
+    """FedAdam with v -= (1 - beta2) q sign(v - q)."""
+
+    rule: ClassVar[str] = "yogi"
+
+
+@dataclass(frozen=True)
+class FedAMS(FedAdam):
+    """FedAdam over the largest v so far, which starts at `vmax0`, by default v0; q is the raw aggregate's square."""
+
+    second_moment_of: str = "delta"
+    vmax0: float | None = None
+    rule: ClassVar[str] = "ams"
