@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -37,6 +38,10 @@ class Mean:
     clip: float | None = None
     divide_by_steps: bool = False
 
+    def __post_init__(self) -> None:
+        if self.clip is not None and not 0 < self.clip < math.inf:
+            raise ValueError(f"delta_clip: must be a finite number > 0, or None, got {self.clip!r}")
+
     def check(self, clients: int) -> None:
         """Weights given are given for every client; the rest is checked where it is used."""
         named = isinstance(self.weights, str)
@@ -60,6 +65,8 @@ class Mean:
         steps, refused = outcome.scalars["steps"], outcome.refused
         counts = (steps > 0) & ~refused
         delta = outcome.delta
+        if isinstance(policy.weights, Tensor):
+            counts &= policy.weights > 0
         if isinstance(policy.weights, Tensor) and not bool(counts.all()):
             share = float(policy.weights[counts].sum())  # the train room takes given weights as they are
             delta = delta / share if share > 0 else delta

@@ -125,12 +125,12 @@ class _Controlling:
     def absorb(self, work: RoundWork, outcome: Outcome) -> None:
         assert outcome.deltas is not None
         steps = outcome.scalars["steps"].long()
-        counts = (steps > 0) & ~outcome.refused
+        lr = self._learning_rates(work)
+        counts = (steps > 0) & ~outcome.refused & (lr > 0)  # a client that did not move shows no gradient
         weights = torch.where(counts, policy_weights(work, steps), 0.0)
         if not bool(weights.sum() > 0):
             return
         weights /= weights.sum()
-        lr = work.lr if work.lr is not None else torch.full((len(work),), work.clients[0].lr, dtype=torch.float64)  # type: ignore[attr-defined]
         cohort, deltas = work.ids[counts], outcome.deltas[counts]
         before = self.own.get(cohort, self.common)
         gradients = deltas.mul_((-1 / (steps * lr)[counts]).to(deltas)[:, None])  # the mean over local steps, corrected
@@ -138,6 +138,10 @@ class _Controlling:
         self.own.put(cohort, before + changes)
         share = int(counts.sum()) / self.clients
         self.common += kernels.weighted_sum(changes, (share * weights[counts]).to(changes))
+
+    def _learning_rates(self, work: RoundWork) -> Tensor:
+        own: float = work.clients[0].lr  # type: ignore[attr-defined]
+        return torch.full((len(work),), own, dtype=torch.float64) if work.lr is None else work.lr
 
     def tensors(self) -> dict[str, Tensor]:
         return {"common": self.common, **self.own.tensors()}

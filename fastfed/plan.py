@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import numbers
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -53,6 +54,9 @@ class Participation(Protocol):
     def expected(self, clients: int) -> float:
         """The expected size of a cohort."""
 
+    def check(self, clients: int) -> None:
+        """Refuses a federation of that many clients if it cannot serve it."""
+
 
 @dataclass(frozen=True)
 class Uniform:
@@ -64,9 +68,12 @@ class Uniform:
         if isinstance(self.size, bool) or not isinstance(self.size, int) or self.size < 1:
             raise ValueError(f"cohort: must be a whole number >= 1, got {self.size!r}")
 
-    def cohort(self, round: int, clients: int, seed: int) -> Tensor:
+    def check(self, clients: int) -> None:
         if self.size > clients:
             raise ValueError(f"cohort: must be at most the number of clients, {clients}, got {self.size}")
+
+    def cohort(self, round: int, clients: int, seed: int) -> Tensor:
+        self.check(clients)
         draws = _uniforms(self.size, Stream(seed, Purpose.COHORT, round)).tolist()
         chosen: set[int] = set()
         # Floyd's way: the i-th draw is below clients - size + i + 1, and a client met again gives way to the newest.
@@ -88,6 +95,9 @@ class Poisson:
     def __post_init__(self) -> None:
         if not 0 < self.rate <= 1:
             raise ValueError(f"rate: must be in (0, 1], got {self.rate!r}")
+
+    def check(self, clients: int) -> None:
+        """Any number will do."""
 
     def cohort(self, round: int, clients: int, seed: int) -> Tensor:
         return (_uniforms(clients, Stream(seed, Purpose.COHORT, round)) < self.rate).nonzero().flatten()
@@ -111,11 +121,13 @@ class Given:
             if len(set(cohort)) != len(cohort) or any(client < 0 for client in cohort):
                 raise ValueError(f"cohorts: entry {number} must hold different client ids >= 0, got {cohort}")
 
+    def check(self, clients: int) -> None:
+        for number, cohort in enumerate(self.cohorts):
+            if max(cohort, default=0) >= clients:
+                raise ValueError(f"cohorts: entry {number} has client {max(cohort)}, and there are {clients} in all")
+
     def cohort(self, round: int, clients: int, seed: int) -> Tensor:
-        cohort = sorted(self.cohorts[round % len(self.cohorts)])
-        if cohort and cohort[-1] >= clients:
-            raise ValueError(f"cohorts: client {cohort[-1]} does not exist, there are {clients}")
-        return torch.tensor(cohort, dtype=torch.int64)
+        return torch.tensor(sorted(self.cohorts[round % len(self.cohorts)]), dtype=torch.int64)
 
     def expected(self, clients: int) -> float:
         return sum(map(len, self.cohorts)) / len(self.cohorts)
@@ -127,8 +139,13 @@ class Chosen:
 
     function: Callable[[int], Sequence[int]]
 
+    def check(self, clients: int) -> None:
+        """What it chooses is seen only in the round."""
+
     def cohort(self, round: int, clients: int, seed: int) -> Tensor:
-        return Given((tuple(self.function(round)),)).cohort(0, clients, seed)
+        chosen = Given((tuple(self.function(round)),))
+        chosen.check(clients)
+        return chosen.cohort(0, clients, seed)
 
     def expected(self, clients: int) -> float:
         return math.nan
@@ -138,11 +155,11 @@ def participation(cohort: Any) -> Participation:
     """What ``Simulation(cohort=...)`` means: a number of clients, a `Participation`, ids by round, or a function."""
     if isinstance(cohort, (Uniform, Poisson, Given, Chosen)):
         return cohort
-    if isinstance(cohort, int):
-        return Uniform(cohort)
+    if isinstance(cohort, numbers.Integral):
+        return Uniform(int(cohort))
     if callable(cohort):
         return Chosen(cohort)
-    if isinstance(cohort, Sequence) and not isinstance(cohort, str):
+    if isinstance(cohort, Sequence) and all(isinstance(one, Sequence) and not isinstance(one, str) for one in cohort):
         return Given(tuple(tuple(one) for one in cohort))
     if hasattr(cohort, "cohort") and hasattr(cohort, "expected"):
         return cohort
@@ -197,8 +214,11 @@ class LocalWork:
         return whole * _batches(sizes, batch_size) + _batches(sizes * (epochs - whole), batch_size)
 
     def positions_of(self, sizes: Tensor, epochs: float | None) -> Tensor | None:
-        """How many examples each client sees in all, where batches cross epoch borders."""
-        return (sizes * (epochs or 0.0)).round().long() if self.across_epochs else None
+        """How many examples each client sees in all, where batches cross epoch borders; at least one if it has any."""
+        if not self.across_epochs:
+            return None
+        seen = (sizes * (epochs or 0.0)).round().long()
+        return torch.where(sizes > 0, seen.clamp(min=1), 0)
 
     def check(self, clients: int) -> None:
         """Steps given per client are given for every client."""

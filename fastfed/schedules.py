@@ -26,8 +26,10 @@ class Staircase:
     every: int = 500
 
     def __post_init__(self) -> None:
-        if self.every < 1 or not self.factor > 0:
-            raise ValueError(f"every: must be >= 1 and factor > 0, got {self.every!r} and {self.factor!r}")
+        if not isinstance(self.every, int) or self.every < 1 or not self.factor > 0:
+            raise ValueError(
+                f"every: must be a whole number >= 1 and factor > 0, got {self.every!r} and {self.factor!r}"
+            )
 
     def __call__(self, round: int) -> float:
         return self.factor ** (round // self.every)
@@ -42,6 +44,8 @@ class Drops:
     factor: float = 0.1
 
     def __post_init__(self) -> None:
+        if not isinstance(self.at, tuple) or not all(0 < share < 1 for share in self.at):
+            raise ValueError(f"at: must be a tuple of shares between 0 and 1, got {self.at!r}")
         if self.rounds < 1 or not self.factor > 0:
             raise ValueError(f"rounds: must be >= 1 and factor > 0, got {self.rounds!r} and {self.factor!r}")
 

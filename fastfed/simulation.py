@@ -96,6 +96,7 @@ class Simulation:
             seed=seed,
         )
         self.planner.local.check(len(fed))
+        self.planner.participation.check(len(fed))
         self.planner.plan(0, Tuning())  # what cannot be planned is refused now, not in the first round
         self.aggregator = Mean(weights=weights, clip=delta_clip, divide_by_steps=divide_by_steps)
         self.aggregator.check(len(fed))

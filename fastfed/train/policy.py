@@ -15,7 +15,8 @@ def policy_weights(work: RoundWork, steps: Tensor) -> Tensor:
     given, counts = work.policy.weights, steps > 0
     if isinstance(given, Tensor):
         return torch.where(counts, given.to("cpu", torch.float64), 0.0)
-    weights = torch.where(counts, work.counts.double() if given == "examples" else 1.0, 0.0)
+    raw = work.counts.double() if given == "examples" else torch.ones(len(work), dtype=torch.float64)
+    weights = torch.where(counts, raw, 0.0)
     return weights / weights.sum() if bool(counts.any()) else weights
 
 

@@ -219,6 +219,8 @@ def _check_learning_rates(lr: Tensor, optimizers: tuple[Client, ...], clients: i
         raise ValueError("lr: must be finite and >= 0 for every client")
     if any(client.rule == "sps" for client in optimizers):
         raise ValueError("lr: client rule 'sps' finds it itself")
+    if any(client.rule == "delta_sgd" for client in optimizers) and not bool((lr > 0).all()):
+        raise ValueError("lr: client rule 'delta_sgd' starts from it, so it must be > 0 for every client")
 
 
 def _check_policy(policy: DeltaPolicy, clients: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -80,12 +81,20 @@ def test_given_cohorts_begin_again() -> None:
         ([[1, 1]], "entry 0 must hold different client ids"),
         ([[-1]], "entry 0 must hold different client ids"),
         ([], "cohorts: must hold at least one"),
-        ([[9]], "client 9 does not exist, there are 4"),
+        ([[1], [9]], "entry 1 has client 9, and there are 4 in all"),
+        ([0, 1], "cohort: must be a number of clients"),
+        (lambda round: [9], "entry 0 has client 9"),
     ],
 )
 def test_bad_cohorts_are_refused(cohort: object, message: str) -> None:
     with pytest.raises((ValueError, TypeError), match=message):
-        participation(cohort).cohort(0, 4, 0)
+        first_cohort(cohort)
+
+
+def first_cohort(cohort: object) -> torch.Tensor:
+    chosen = participation(cohort)
+    chosen.check(4)
+    return chosen.cohort(0, 4, 0)
 
 
 def test_epochs_become_steps_with_a_short_last_batch() -> None:
@@ -105,6 +114,13 @@ def test_batches_may_cross_the_borders_of_epochs() -> None:
     assert plan.positions is not None
     assert plan.positions.tolist() == [20, 40, 0, 14]
     assert plan.steps.tolist() == [5, 10, 0, 4]
+
+
+def test_a_small_share_of_an_epoch_is_still_one_example() -> None:
+    plan = planner(local=LocalWork(epochs=0.01, batch_size=4, across_epochs=True)).plan(0, Tuning())
+    assert plan.positions is not None
+    assert plan.positions.tolist() == [1, 1, 0, 1]
+    assert plan.steps.tolist() == [1, 1, 0, 1]
 
 
 def test_steps_for_all_or_one_by_one() -> None:
@@ -141,6 +157,21 @@ def test_schedules_of_the_papers() -> None:
     assert [staircase(round) for round in (0, 2, 3, 6)] == pytest.approx([1, 1, 0.1, 0.01])
     drops = ff.schedules.Drops(100)
     assert [drops(round) for round in (0, 49, 50, 74, 75, 99)] == pytest.approx([1, 1, 0.1, 0.1, 0.01, 0.01])
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: ff.schedules.Staircase(every=2.5), "every: must be a whole number >= 1"),  # type: ignore[arg-type]
+        (lambda: ff.schedules.Staircase(factor=0.0), "factor > 0"),
+        (lambda: ff.schedules.Drops(0), "rounds: must be >= 1"),
+        (lambda: ff.schedules.Drops(9, at=0.5), "at: must be a tuple of shares"),  # type: ignore[arg-type]
+        (lambda: ff.schedules.Drops(9, at=(50.0,)), "at: must be a tuple of shares"),
+    ],
+)
+def test_bad_schedules_are_refused(make: Callable[[], object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make()
 
 
 def test_schedules_multiply_both_learning_rates() -> None:

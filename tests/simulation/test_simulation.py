@@ -145,6 +145,17 @@ def test_given_weights_are_shared_out_among_those_that_count() -> None:
     torch.testing.assert_close(sim.params, without.params)
 
 
+def test_a_cohort_of_weight_0_changes_nothing() -> None:
+    weights = torch.ones(12)
+    weights[[2, 3]] = 0
+    sim = simulation(cohort=[[2, 3], [2, 4]], weights=weights)
+    before = sim.params.clone()
+    rows = sim.run(rounds=1, evaluate_every=0, progress=False).rounds
+    assert (rows[0]["changed"], rows[0]["counted"]) == (False, 0)
+    assert torch.equal(sim.params, before)
+    assert sim.run(rounds=1, evaluate_every=0, progress=False).rounds[1]["counted"] == 1
+
+
 def test_an_aggregate_that_is_not_finite_changes_nothing() -> None:
     """Each delta is finite, but 3e38 times 12 is not: the weighted sum overflows."""
     fed = small_federation()
@@ -240,6 +251,7 @@ def test_tensorboard_is_asked_for_by_name_where_it_is_missing(tmp_path: object, 
         ({"weights": "sizes"}, ValueError, "weights: must be 'examples', 'uniform' or 12 finite numbers"),
         ({"steps": [1, 2], "epochs": None}, ValueError, "one for each of the 12 clients"),
         ({"cohort": 13}, ValueError, "cohort: must be at most the number of clients, 12"),
+        ({"delta_clip": -1.0}, ValueError, "delta_clip: must be a finite number > 0"),
         ({"executor": "fast"}, ValueError, "executor: must be one of"),
         (
             {"client_schedule": lambda r: 1.0, "client": ff.clients.SPS()},
