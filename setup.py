@@ -22,6 +22,8 @@ IS_X86 = platform.machine().lower() in ("x86_64", "amd64")
 SIMD_FLAGS = {
     "blocks_avx2.cpp": ["-mavx2", "-mf16c"],
     "blocks_avx512.cpp": ["-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mf16c", "-mprefer-vector-width=512"],
+    "pools_avx2.cpp": ["-mavx2"],
+    "pools_avx512.cpp": ["-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl"],
     # Matrix products are another matter: there the fused multiply-add is half of the speed, and nothing but the engine
     # uses them.
     "products_scalar.cpp": ["-ffp-contract=fast"],

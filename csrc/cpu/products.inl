@@ -1,55 +1,19 @@
 // The tiles behind products.h, compiled once per SIMD level with FF_LEVEL naming the level. A tile keeps its sums in
 // registers; contraction to fused multiply-adds is wanted here (setup.py: -ffp-contract=fast).
 
-#if defined(__AVX2__)
-#include <immintrin.h>
-#endif
-
 #include "cpu/products.h"
+#include "cpu/vectors.inl"
 
 namespace fastfed {
 namespace {
 
-using Size = std::int64_t;
-
 #if defined(__AVX512F__)
-constexpr int kWidth = 16, kRows = 6, kTallRows = 12, kColumns = 4;  // 24 of 32 registers hold sums
+constexpr int kRows = 6, kTallRows = 12, kColumns = 4;  // 24 of 32 registers hold sums
 #elif defined(__AVX2__)
-constexpr int kWidth = 8, kRows = 6, kTallRows = 6, kColumns = 2;  // 12 of 16
+constexpr int kRows = 6, kTallRows = 6, kColumns = 2;  // 12 of 16
 #else
-constexpr int kWidth = 4, kRows = 4, kTallRows = 4, kColumns = 2;
+constexpr int kRows = 4, kTallRows = 4, kColumns = 2;
 #endif
-
-typedef float Vec __attribute__((vector_size(kWidth * 4)));
-typedef float Loose __attribute__((vector_size(kWidth * 4), aligned(4), may_alias));
-
-inline Vec load(const float* from) { return *reinterpret_cast<const Loose*>(from); }
-inline void store(float* to, Vec v) { *reinterpret_cast<Loose*>(to) = v; }
-
-// The first n < kWidth elements; zeros behind them.
-inline Vec load_part(const float* from, int n) {
-#if defined(__AVX512F__)
-  return _mm512_maskz_loadu_ps(__mmask16((1u << n) - 1u), from);
-#elif defined(__AVX2__)
-  const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
-  return _mm256_maskload_ps(from, _mm256_cmpgt_epi32(_mm256_set1_epi32(n), lane));
-#else
-  Vec v = {};
-  for (int i = 0; i < n; ++i) v[i] = from[i];
-  return v;
-#endif
-}
-
-inline void store_part(float* to, Vec v, int n) {
-#if defined(__AVX512F__)
-  _mm512_mask_storeu_ps(to, __mmask16((1u << n) - 1u), v);
-#elif defined(__AVX2__)
-  const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
-  _mm256_maskstore_ps(to, _mm256_cmpgt_epi32(_mm256_set1_epi32(n), lane), v);
-#else
-  for (int i = 0; i < n; ++i) to[i] = v[i];
-#endif
-}
 
 typedef int Lanes __attribute__((vector_size(kWidth * 4)));
 
@@ -209,9 +173,6 @@ void dot(const Dot& d) {
 }
 
 }  // namespace
-
-#define FF_JOIN2(a, b) a##b
-#define FF_JOIN(a, b) FF_JOIN2(a, b)
 
 const Products& FF_JOIN(products_, FF_LEVEL)() {
   static const Products table{outer, dot};

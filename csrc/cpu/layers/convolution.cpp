@@ -136,22 +136,17 @@ class DirectConvolution : public Convolution {
         for (Size k = 0; k < run_; ++k) turned[(ky * width + o) * run_ + k] = weight[(ky * run_ + k) * width + o];
   }
 
+  // The windows of one column of outputs, one below the other, never meet in the same row of the image: for every row
+  // of the kernel they are one product.
   void input_gradient(const Frame& f, Size e) const {
+    const Size width = out().width;
     float* target = start_gradient(f, e, f.workspace);
-    for (Size row = 0; row < out().height; ++row)
-      for (Size ky = 0; ky < kernel_h_; ++ky) add_windows(f, e, row, ky, target);
+    for (Size col = 0; col < out().across; ++col)
+      for (Size ky = 0; ky < kernel_h_; ++ky)
+        products().outer({out().height, run_, width, 1, dy(f, e) + col * width, out().across * width, 1, 0,
+                          kept(f) + ky * width * run_, run_, 0, target + ky * line() + col * step(), stride_h_ * line(),
+                          1.0f, true});
     finish_gradient(f, e, f.workspace);
-  }
-
-  // Adds the share of one row of outputs to one row of the image. Neighbouring windows overlap, so they are taken in
-  // turns: those that do not overlap are one product.
-  void add_windows(const Frame& f, Size e, Size row, Size ky, float* target) const {
-    const Size width = out().width, turns = std::min((kernel_w_ + stride_w_ - 1) / stride_w_, out().across);
-    const float* from = dy(f, e) + row * out().across * width;
-    float* to = target + (row * stride_h_ + ky) * line();
-    for (Size t = 0; t < turns; ++t)
-      products().outer({(out().across - t + turns - 1) / turns, run_, width, 1, from + t * width, turns * width, 1, 0,
-                        kept(f) + ky * width * run_, run_, 0, to + t * step(), turns * step(), 1.0f, true});
   }
 };
 

@@ -1,19 +1,14 @@
 // Pooling of images, channels last.
 #include <algorithm>
 
-#include "cpu/clones.h"
 #include "cpu/layers/layer.h"
 #include "cpu/loops.h"
+#include "cpu/pools.h"
 
 namespace fastfed {
 namespace {
 
 // ---- pooling -------------------------------------------------------------------------------------------------------
-
-// The pixels [begin, end) of one axis under a window; `full` counts those of the border too.
-struct Window {
-  Size begin, end, full;
-};
 
 std::vector<Window> sliding(Size size, Size outputs, Size kernel, Size stride, Size pad) {
   std::vector<Window> windows;
@@ -60,6 +55,7 @@ class Pool : public Layer {
     for (Size row = down.begin; row < down.end; ++row)
       for (Size col = across.begin; col < across.end; ++col) work(row * in().across + col, number++);
   }
+  Grid grid() const { return {down_.data(), across_.data(), out().height, out().across, in().across, in().width}; }
   void start_gradient(const Frame& f, Size e) const {
     if (!adds()) std::fill(dx(f, e), dx(f, e) + in().size(), 0.0f);
   }
@@ -68,52 +64,19 @@ class Pool : public Layer {
   std::vector<Window> down_, across_;
 };
 
-FF_CLONES void take_larger(Size n, const float* __restrict value, int number, float* __restrict best,
-                           float* __restrict which) {
-  for (Size c = 0; c < n; ++c) {
-    const bool larger = value[c] > best[c] || value[c] != value[c];  // NaN wins, as in torch
-    best[c] = larger ? value[c] : best[c];
-    which[c] = larger ? float(number) : which[c];
-  }
-}
-
-FF_CLONES void give_to_largest(Size n, const float* __restrict dy, const float* __restrict which, int number,
-                               float* __restrict dx) {
-  for (Size c = 0; c < n; ++c) dx[c] += which[c] == float(number) ? dy[c] : 0.0f;
-}
-
 class MaxPool : public Pool {
  public:
   using Pool::Pool;
 
   void forward(const Frame& f, Size first, Size count) const override {
-    const Size width = in().width;
-    for (Size e = first; e < first + count; ++e) {
-      const float* image = x(f, e);
-      float *best = y(f, e), *which = winners(f, e);
-      for_windows([&](Size pixel, const Window& down, const Window& across) {
-        const Size begin = (down.begin * in().across + across.begin) * width;
-        std::copy(image + begin, image + begin + width, best + pixel * width);
-        std::fill(which + pixel * width, which + (pixel + 1) * width, 0.0f);
-        for_pixels(down, across, [&](Size from, int number) {
-          if (number > 0) take_larger(width, image + from * width, number, best + pixel * width, which + pixel * width);
-        });
-      });
-    }
+    for (Size e = first; e < first + count; ++e) pools().largest(grid(), x(f, e), y(f, e), winners(f, e));
   }
 
   void backward(const Frame& f, Size first, Size count) const override {
     if (!wants()) return;
-    const Size width = in().width;
     for (Size e = first; e < first + count; ++e) {
       start_gradient(f, e);
-      float* to = dx(f, e);
-      const float *from = dy(f, e), *which = winners(f, e);
-      for_windows([&](Size pixel, const Window& down, const Window& across) {
-        for_pixels(down, across, [&](Size at, int number) {
-          give_to_largest(width, from + pixel * width, which + pixel * width, number, to + at * width);
-        });
-      });
+      pools().give_to_largest(grid(), dy(f, e), winners(f, e), dx(f, e));
     }
   }
 
