@@ -141,10 +141,10 @@ Round round_of(const py::dict& given, Size d) {
   r.rows = data<Size>(given["rows"], "rows", r.offsets[r.clients]);
   r.steps = data<Size>(given["steps"], "steps", r.clients);
   r.positions = data_or_null<Size>(given["positions"], "positions", r.clients);
-  const Size models = tensor(given["start"], "start").numel() / d;
-  r.start = data<float>(given["start"], "start", models * d);
+  r.models = tensor(given["start"], "start").numel() / d;
+  r.start = data<float>(given["start"], "start", r.models * d);
   r.model = data_or_null<Size>(given["model"], "model", r.clients);
-  require_within(r.model, r.clients, models, "model");
+  require_within(r.model, r.clients, r.models, "model");
   for (py::handle optimizer : given["optimizers"].cast<py::list>())
     r.optimizers.push_back(optimizer_of(optimizer.cast<py::dict>(), d));
   r.rule = data_or_null<Size>(given["rule"], "rule", r.clients);
@@ -208,10 +208,29 @@ void train(Program& program, const py::dict& examples, const py::dict& work, con
   }
 }
 
+void predict(Program& program, const py::dict& examples, const py::object& params, const py::object& rows,
+             const py::object& outputs, int threads) {
+  const Examples store = examples_of(examples, program);
+  Prediction wanted{};
+  wanted.count = tensor(rows, "rows").numel();
+  wanted.rows = data<Size>(rows, "rows", wanted.count);
+  wanted.params = data<float>(params, "params", program.d());
+  wanted.outputs =
+      data<float>(outputs, "outputs", wanted.count * program.values()[std::size_t(program.output())].size());
+  wanted.threads = threads > 0 ? threads : at::get_num_threads();
+  wanted.interrupted = SignalWatch();
+  try {
+    const py::gil_scoped_release release;
+    program.predict(store, wanted);
+  } catch (const Interrupted&) {
+    throw py::error_already_set();
+  }
+}
+
 }  // namespace
 
 void bind_program(py::module_& module) {
-  py::class_<Program>(module, "Program").def(py::init(&make_program)).def("train", &train);
+  py::class_<Program>(module, "Program").def(py::init(&make_program)).def("train", &train).def("predict", &predict);
 }
 
 }  // namespace fastfed

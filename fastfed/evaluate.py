@@ -15,6 +15,7 @@ from .train.model import LocalModel
 from .train.threads import check_threads, in_order, one_thread_per_operation
 
 _CHUNK = 128  # examples per forward pass: enough for the arithmetic, few enough for the cache
+_NATIVE_CHUNK = 1024  # enough for all threads, few enough for the outputs of a large vocabulary
 
 
 class Tally(NamedTuple):
@@ -68,28 +69,58 @@ def higher_is_better(metric: str) -> bool:
     return "loss" not in metric and "mse" not in metric
 
 
-class Evaluator:
-    """Evaluates a module in evaluation mode. `threads` (default: torch's number) changes no bit of the result."""
+Predict = Callable[[Tensor, Examples, Tensor], Tensor]  # packed model (d,), examples, rows (n,) -> outputs (n, ...)
 
-    def __init__(
-        self, module: nn.Module, loss: Loss, *, threads: int | None = None, device: torch.device | str = "cpu"
-    ) -> None:
-        check_threads(threads)
-        self.loss, self.device = find_loss(loss), torch.device(device)
-        self.metric = metric_of(loss)
-        self._count = _METRICS[loss][1] if isinstance(loss, str) else _count_examples
-        self.threads = torch.get_num_threads() if threads is None else threads
-        self._models: SimpleQueue[LocalModel] = SimpleQueue()
-        for _ in range(self.threads):
+
+class TorchPredictions:
+    """The outputs of a module in evaluation mode, in parts that several threads may ask for at once."""
+
+    def __init__(self, module: nn.Module, threads: int, device: torch.device | str) -> None:
+        self.device = torch.device(device)
+        self._models: SimpleQueue[LocalModel] = SimpleQueue()  # one per thread
+        for _ in range(threads):
             model = LocalModel(module, self.device)
             model.module.eval()
             self._models.put(model)
+
+    @torch.no_grad()
+    def __call__(self, x: Tensor, examples: Examples, rows: Tensor) -> Tensor:
+        model = self._models.get()
+        try:
+            tensors = {**model.constants(x.dtype), **model.packing_as(x.dtype).views(x.to(self.device))}
+            inputs, _ = examples.batch(rows, x.dtype)
+            return model(tensors, inputs.to(self.device)).cpu()
+        finally:
+            self._models.put(model)
+
+
+class Evaluator:
+    """Evaluates a module in evaluation mode. `threads` (default: torch's number) changes no bit of the result.
+
+    `predict` computes the outputs on threads of its own, as the native engine does; by default torch computes them.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        loss: Loss,
+        *,
+        predict: Predict | None = None,
+        threads: int | None = None,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        check_threads(threads)
+        self.loss, self.metric = find_loss(loss), metric_of(loss)
+        self._count = _METRICS[loss][1] if isinstance(loss, str) else _count_examples
+        threads = torch.get_num_threads() if threads is None else threads
+        self._predict = TorchPredictions(module, threads, device) if predict is None else predict
+        self._threads, self._chunk = (threads, _CHUNK) if predict is None else (1, _NATIVE_CHUNK)
 
     def evaluate(self, x: Tensor, examples: Examples) -> dict[str, float]:
         """`loss` and the metric of the packed model `x` (d,) over all examples."""
         rows = torch.arange(len(examples))
         total = Tally()
-        for tally in self._tallies(x, examples, list(rows.split(_CHUNK))):
+        for tally in self._tallies(x, examples, list(rows.split(self._chunk))):
             total = total.plus(tally)
         return self._metrics(total)
 
@@ -105,22 +136,16 @@ class Evaluator:
     def _tallies(self, x: Tensor, examples: Examples, groups: list[Tensor]) -> Iterator[Tally]:
         """The tally of every group of rows, in order."""
         with one_thread_per_operation(), torch.no_grad():
-            yield from in_order(lambda rows: self._tally(x, examples, rows), groups, self.threads)
+            yield from in_order(lambda rows: self._tally(x, examples, rows), groups, self._threads)
 
     @torch.no_grad()
     def _tally(self, x: Tensor, examples: Examples, group: Tensor) -> Tally:
-        model = self._models.get()
-        try:
-            tensors = {**model.constants(x.dtype), **model.packing_as(x.dtype).views(x.to(self.device))}
-            total = Tally()
-            for rows in group.split(_CHUNK):
-                inputs, targets = (t.to(self.device) for t in examples.batch(rows, x.dtype))
-                outputs = model(tensors, inputs)
-                weight, hits, possible = self._count(outputs, targets)
-                total = total.plus(Tally(float(self.loss(outputs, targets)) * weight, weight, hits, possible))
-            return total
-        finally:
-            self._models.put(model)
+        total = Tally()
+        for rows in group.split(self._chunk):
+            outputs, targets = self._predict(x, examples, rows), examples.targets_of(rows, x.dtype)
+            weight, hits, possible = self._count(outputs, targets)
+            total = total.plus(Tally(float(self.loss(outputs, targets)) * weight, weight, hits, possible))
+        return total
 
     def _metrics(self, tally: Tally) -> dict[str, float]:
         loss = tally.loss / tally.weight if tally.weight else float("nan")

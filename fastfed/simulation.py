@@ -260,7 +260,9 @@ class Simulation:
         """
         if self._evaluator is None:
             threads, device = self.settings["threads"], self.settings["device"]
-            self._evaluator = Evaluator(self.model, self.settings["loss"], threads=threads, device=device)
+            predict = getattr(self.executor, "predict", None)
+            loss = self.settings["loss"]
+            self._evaluator = Evaluator(self.model, loss, predict=predict, threads=threads, device=device)
         found: dict[str, float] = {}
         if self.fed.test is not None:
             metrics = self._evaluator.evaluate(self.params, self.fed.test)

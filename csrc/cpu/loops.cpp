@@ -2,8 +2,25 @@
 #include "cpu/loops.h"
 
 #include "cpu/clones.h"
+#include "philox.h"  // bits_of, float_of
 
 namespace fastfed {
+
+FF_CLONES bool are_tame(std::int64_t n, const float* x) {
+  constexpr float kLimit = 1e38f;
+  int wild = 0;
+  for (std::int64_t i = 0; i < n; ++i) wild |= !(x[i] < kLimit && x[i] > -kLimit);  // NaN is wild
+  return wild == 0;
+}
+
+FF_CLONES float largest(std::int64_t n, const float* x) {
+  Word top = 0;  // as bits, magnitudes are in order, and NaN is above infinity
+  for (std::int64_t i = 0; i < n; ++i) {
+    const Word bits = bits_of(x[i]) & 0x7FFFFFFFu;
+    top = bits > top ? bits : top;
+  }
+  return float_of(top);
+}
 
 FF_CLONES void add_to(std::int64_t n, const float* __restrict from, float* __restrict to) {
   for (std::int64_t i = 0; i < n; ++i) to[i] += from[i];
@@ -11,6 +28,29 @@ FF_CLONES void add_to(std::int64_t n, const float* __restrict from, float* __res
 
 FF_CLONES void add_scaled(std::int64_t n, float scale, const float* __restrict from, float* __restrict to) {
   for (std::int64_t i = 0; i < n; ++i) to[i] += scale * from[i];
+}
+
+namespace {
+
+FF_CLONES void add_four(std::int64_t n, const float* const* rows, const float* factors, float* __restrict to) {
+  const float* __restrict a = rows[0], * __restrict b = rows[1], * __restrict c = rows[2], * __restrict d = rows[3];
+  const float fa = factors[0], fb = factors[1], fc = factors[2], fd = factors[3];
+  for (std::int64_t i = 0; i < n; ++i) to[i] = (((to[i] + fa * a[i]) + fb * b[i]) + fc * c[i]) + fd * d[i];
+}
+
+FF_CLONES void add_two(std::int64_t n, const float* const* rows, const float* factors, float* __restrict to) {
+  const float* __restrict a = rows[0], * __restrict b = rows[1];
+  const float fa = factors[0], fb = factors[1];
+  for (std::int64_t i = 0; i < n; ++i) to[i] = (to[i] + fa * a[i]) + fb * b[i];
+}
+
+}  // namespace
+
+void add_rows(std::int64_t n, std::int64_t count, const float* const* rows, const float* factors, float* to) {
+  std::int64_t r = 0;
+  for (; r + 4 <= count; r += 4) add_four(n, rows + r, factors + r, to);
+  for (; r + 2 <= count; r += 2) add_two(n, rows + r, factors + r, to);
+  if (r < count) add_scaled(n, factors[r], rows[r], to);
 }
 
 FF_CLONES void sum_rows(std::int64_t rows, std::int64_t width, const float* __restrict from, float* __restrict sums) {

@@ -5,10 +5,17 @@
 
 namespace fastfed {
 
+// Whether all numbers are far from the largest float, so that no difference of two can be infinite.
+bool are_tame(std::int64_t n, const float* x);
+// The largest magnitude, and NaN if there is one.
+float largest(std::int64_t n, const float* x);
 // to += from
 void add_to(std::int64_t n, const float* from, float* to);
 // to += scale * from
 void add_scaled(std::int64_t n, float scale, const float* from, float* to);
+// to += factors[0] * rows[0] + factors[1] * rows[1] + ..., every number from left to right: the bits of add_scaled row
+// by row, with fewer ways through memory
+void add_rows(std::int64_t n, std::int64_t count, const float* const* rows, const float* factors, float* to);
 // sums (width,) = the sum over the rows of `from` (rows, width)
 void sum_rows(std::int64_t rows, std::int64_t width, const float* from, float* sums);
 

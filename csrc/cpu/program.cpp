@@ -11,6 +11,9 @@
 #include <stdexcept>
 
 #include "cpu/lanes.h"
+#include "cpu/loops.h"
+#include "cpu/parallel.h"
+#include "cpu/tables.h"
 #include "cpu/worker.h"
 
 // The math library's own threads, where it is the one that has them: a client has one thread.
@@ -19,7 +22,15 @@ extern "C" __attribute__((weak)) int MKL_Set_Num_Threads_Local(int);
 namespace fastfed {
 namespace {
 
-constexpr Size kLanes = 64;  // enough for a big machine's threads; their number never changes a result
+// Enough for a big machine's threads. How many there are is a matter of the cohort and the model, never of the threads.
+constexpr Size kLanes = 64;
+// Where clients touch a few rows only, to fold two lanes costs as much as several clients: a lane gets that many.
+constexpr Size kClientsOfSparseLane = 8, kSparseRoots = 8;
+
+Size lanes_of(const Round& round) {
+  const Size lanes = round.tracks ? std::clamp(round.clients / kClientsOfSparseLane, kSparseRoots, kLanes) : kLanes;
+  return std::min(lanes, round.clients);
+}
 
 bool is_image(const Shape& shape) { return shape.kind == Kind::kImage; }
 
@@ -68,8 +79,7 @@ void Program::plan(std::vector<Spec>& specs) {
     spec.by_example = is_by_example(spec);
     for (Size offset : spec.params)
       if (offset >= 0) ++uses[offset];
-    if (spec.op == "sparse_linear")
-      sparse_range_ = {spec.params.at(0), spec.input_shapes[0].width, spec.output_shape.width};
+    if (spec.op == "sparse_linear") note_table(spec);
     if (spec.op == "embedding") vocabulary_ = spec.whole("vocabulary");
   }
   for (Spec& spec : specs)
@@ -80,6 +90,18 @@ void Program::plan(std::vector<Spec>& specs) {
   plan_gradients(specs);
   plan_memory(specs);
   plan_segments(specs);
+}
+
+void Program::note_table(Spec& spec) {
+  const Table table{spec.params.at(0), spec.input_shapes[0].width, spec.output_shape.width};
+  const auto place = std::lower_bound(tables_.begin(), tables_.end(), table,
+                                      [](const Table& a, const Table& b) { return a.offset < b.offset; });
+  if (place != tables_.end() && place->offset == table.offset) return;  // shared
+  tables_.insert(place, table);
+  if (tables_.size() > 1) return;
+  spec.tracked = true;
+  table_ = table;
+  table_output_ = spec.output;
 }
 
 // Which gradients are wanted, and who comes second to one, in the order of the backward pass.
@@ -188,6 +210,20 @@ void Program::give_back(std::vector<std::unique_ptr<DeltaSum>> sums) {
   idle_sums_ = std::move(sums);  // of rounds at the same time, the last one's
 }
 
+AlignedArray<float> Program::take_start(Size models) {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (std::exchange(idle_start_models_, 0) == models) return std::move(idle_start_);
+  }
+  return AlignedArray<float>(models * d_);
+}
+
+void Program::give_back(AlignedArray<float> start, Size models) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  idle_start_ = std::move(start);
+  idle_start_models_ = models;
+}
+
 // ---- a round -------------------------------------------------------------------------------------------------------
 
 namespace {
@@ -214,6 +250,14 @@ double total_weight(const Round& round) {
 bool is_plain_sgd(const Optimizer& o) {
   const ClientNumbers& n = o.numbers;
   return o.formula == kSgd && o.step_size == kGiven && n.clip == 0 && n.weight_decay == 0 && n.prox == 0;
+}
+
+bool is_tame(Size d, const float* x, int threads) {
+  std::atomic<bool> wild{false};
+  for_chunks(d, threads, [&](Size begin, Size n) {
+    if (!are_tame(n, x + begin)) wild = true;
+  });
+  return !wild;
 }
 
 std::string where(const Round& round, const Worker& worker) {
@@ -256,12 +300,42 @@ class Failure {
 }  // namespace
 
 void Program::train(const Examples& examples, const Round& round, const Results& results) {
+  Round mine = round;
+  mine.tracks = table_.rows > 0 && !round.corrections && !round.measure_cosine && !shares_params_ &&
+                std::all_of(round.optimizers.begin(), round.optimizers.end(), is_plain_sgd);
+  mine.is_tame.clear();
+  for (Size m = 0; m < round.models; ++m) mine.is_tame.push_back(is_tame(d_, round.start + m * d_, round.threads));
+  if (tables_.empty()) return train_in_engine_order(examples, mine, results);
+  AlignedArray<float> start = take_start(round.models);
+  for (Size m = 0; m < round.models; ++m)
+    turn_in(tables_, d_, round.start + m * d_, start.data() + m * d_, round.threads);
+  mine.start = start.data();
+  train_in_engine_order(examples, mine, results);
+  give_back(std::move(start), round.models);
+}
+
+// work(worker) on every thread, each with a worker of its own; what goes wrong is handed to `failed`.
+void Program::with_workers(int threads, Size batch, const std::function<void(Worker&)>& work, const Failed& failed) {
+#pragma omp parallel num_threads(threads)
+  {
+    const int before = MKL_Set_Num_Threads_Local ? MKL_Set_Num_Threads_Local(1) : 0;
+    std::unique_ptr<Worker> worker;
+    try {
+      worker = take_worker(batch);
+      work(*worker);
+    } catch (...) {
+      failed(std::current_exception(), worker.get());
+    }
+    if (worker) give_back(std::move(worker));
+    if (MKL_Set_Num_Threads_Local) MKL_Set_Num_Threads_Local(before);
+  }
+}
+
+void Program::train_in_engine_order(const Examples& examples, const Round& round, const Results& results) {
   const std::vector<Size> order = longest_first(round);
-  const Size lanes = std::min(kLanes, round.clients);
+  const Size lanes = lanes_of(round);
   const double total = total_weight(round);
-  const bool tracks = sparse_range_.rows > 0 && !round.corrections && !round.measure_cosine && !shares_params_ &&
-                      std::all_of(round.optimizers.begin(), round.optimizers.end(), is_plain_sgd);
-  LaneTree tree(lanes, d_, sparse_range_, tracks, take_sums(tracks));
+  LaneTree tree(lanes, round.tracks ? kSparseRoots : 1, d_, table_, round.tracks, take_sums(round.tracks));
   std::atomic<Size> next{0};
   Failure failure;
   Round watched = round;  // all stop when one fails; only the calling thread asks the caller
@@ -269,7 +343,7 @@ void Program::train(const Examples& examples, const Round& round, const Results&
     return failure.happened() || (omp_get_thread_num() == 0 && round.interrupted && round.interrupted());
   };
   const auto work = [&](Worker& worker) {
-    worker.prepare(examples, watched, tracks);
+    worker.prepare(examples, watched);
     for (Size lane; (lane = next++) < lanes && !failure.happened();) {
       auto sum = tree.take();
       for (Size i = lane; i < round.clients; i += lanes) {
@@ -279,29 +353,48 @@ void Program::train(const Examples& examples, const Round& round, const Results&
       tree.finish(lane, std::move(sum));
     }
   };
-  const int threads = int(std::min<Size>(round.threads, lanes));
-#pragma omp parallel num_threads(threads)
-  {
-    const int before = MKL_Set_Num_Threads_Local ? MKL_Set_Num_Threads_Local(1) : 0;
-    std::unique_ptr<Worker> worker;
-    try {
-      worker = take_worker(round.batch_size);
-      work(*worker);
-    } catch (...) {
-      failure.note(std::current_exception(), worker ? where(round, *worker) : "");
-    }
-    if (worker) give_back(std::move(worker));
-    if (MKL_Set_Num_Threads_Local) MKL_Set_Num_Threads_Local(before);
-  }
+  with_workers(int(std::min<Size>(round.threads, lanes)), round.batch_size, work,
+               [&](std::exception_ptr error, const Worker* worker) {
+                 failure.note(std::move(error), worker ? where(round, *worker) : "");
+               });
   failure.raise();
   double counted = 0;
   for (Size c = 0; c < round.clients; ++c)
     if (steps_taken(round, c) > 0 && !results.refused[c]) counted += round.weights[c];
   const bool rescale = round.normalise && counted > 0 && counted != total;
-  std::vector<std::unique_ptr<DeltaSum>> spare = tree.spare();
-  spare.push_back(tree.total());
-  spare.back()->write(float(rescale ? total / counted : 1.0), results.delta);
-  give_back(std::move(spare));
+  tree.write(float(rescale ? total / counted : 1.0), tables_, results.delta, round.threads);
+  give_back(tree.spare());
+}
+
+// ---- prediction ----------------------------------------------------------------------------------------------------
+
+void Program::predict(const Examples& examples, const Prediction& wanted) {
+  if (tables_.empty()) return predict_in_engine_order(examples, wanted);
+  Prediction mine = wanted;
+  AlignedArray<float> params = take_start(1);
+  turn_in(tables_, d_, wanted.params, params.data(), wanted.threads);
+  mine.params = params.data();
+  predict_in_engine_order(examples, mine);
+  give_back(std::move(params), 1);
+}
+
+// Batches of a fixed size, so that the bits do not depend on who takes which.
+void Program::predict_in_engine_order(const Examples& examples, const Prediction& wanted) {
+  constexpr Size kBatch = 32;
+  const Size size = values_[std::size_t(output_)].size(), batches = (wanted.count + kBatch - 1) / kBatch;
+  std::atomic<Size> next{0};
+  Failure failure;
+  const auto work = [&](Worker& worker) {
+    worker.prepare(examples, wanted.params);
+    for (Size batch; (batch = next++) < batches && !failure.happened();) {
+      if (omp_get_thread_num() == 0 && wanted.interrupted && wanted.interrupted()) throw Interrupted();
+      const Size begin = batch * kBatch, count = std::min(kBatch, wanted.count - begin);
+      worker.predict(wanted.rows + begin, count, wanted.outputs + begin * size);
+    }
+  };
+  with_workers(int(std::clamp<Size>(batches, 1, wanted.threads)), kBatch, work,
+               [&](std::exception_ptr error, const Worker*) { failure.note(std::move(error), ""); });
+  failure.raise();
 }
 
 }  // namespace fastfed

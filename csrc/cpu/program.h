@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "cpu/aligned.h"
 #include "cpu/client_step.h"
 #include "cpu/layers/layer.h"
 
@@ -51,7 +52,8 @@ struct Optimizer {
 struct Round {
   Size clients, batch_size;
   const Size *rows, *offsets, *ids, *steps, *positions;
-  const float* start;  // (models, d)
+  Size models;
+  const float* start;  // (models, d); the weights of sparse layers as torch has them, (out, in)
   const Size* model;
   std::vector<Optimizer> optimizers;
   const Size* rule;
@@ -66,6 +68,10 @@ struct Round {
   bool divide_by_steps, measure_cosine;
   int threads;
   std::function<bool()> interrupted;  // asked by the calling thread, between batches
+
+  // What the program adds.
+  std::vector<bool> is_tame;  // by model: no difference of two of its numbers can be infinite
+  bool tracks;                // clients move few rows of the program's table, and nobody touches the others
 };
 
 // The local steps that a client really takes: none without examples, no more than there are batches.
@@ -76,11 +82,23 @@ inline Size steps_taken(const Round& round, Size client) {
   return batches < round.steps[client] ? batches : round.steps[client];
 }
 
-// What a round leaves; `deltas` (clients, d) may be null.
+// What a round leaves; `deltas` (clients, d) may be null. The weights of sparse layers lie in `delta` as in
+// Round::start, in `deltas` as in the engine, (in, out).
 struct Results {
   float *delta, *deltas;
   double *examples, *steps, *first_loss, *last_loss, *mean_loss, *delta_norm, *step_size, *min_cosine;
   bool* refused;
+};
+
+// What the model `params` (d,) gives for some examples, with dropout off: outputs (count, size of the output). Sparse
+// layers' weights lie as in Round::start.
+struct Prediction {
+  const float* params;
+  const Size* rows;
+  Size count;
+  float* outputs;
+  int threads;
+  std::function<bool()> interrupted;
 };
 
 struct Interrupted : std::exception {};
@@ -90,6 +108,12 @@ struct Interrupted : std::exception {};
 class DeltaSum;
 class Worker;
 
+// The weight of a sparse layer in the packed vector: a row (width,) for every column of the input.
+struct Table {
+  Size offset = 0, rows = 0, width = 0;
+  Size end() const { return offset + rows * width; }
+};
+
 class Program {
  public:
   // `d`: the length of the packed vector; `loss`: "cross_entropy", "binary_cross_entropy" or "mse" of the last value.
@@ -97,25 +121,22 @@ class Program {
   ~Program();
 
   void train(const Examples& examples, const Round& round, const Results& results);
+  void predict(const Examples& examples, const Prediction& wanted);
 
   // A run of layers that are called together: for one example after the other, or for the whole batch.
   struct Segment {
     std::size_t begin, end;
     bool by_example;
   };
-  // Rows of the packed vector that only sparse inputs touch.
-  struct SparseRange {
-    Size offset = 0, rows = 0, width = 0;
-    Size end() const { return offset + rows * width; }
-  };
-
   const std::vector<Shape>& values() const { return values_; }
   const std::vector<std::unique_ptr<Layer>>& layers() const { return layers_; }
   const std::vector<Segment>& segments() const { return segments_; }
   const std::vector<int>& memory_of() const { return memory_of_; }
   const std::vector<bool>& per_example() const { return per_example_; }
   const std::vector<bool>& active() const { return active_; }
-  const SparseRange& sparse_range() const { return sparse_range_; }
+  const Table& table() const { return table_; }
+  const std::vector<Table>& tables() const { return tables_; }
+  int table_output() const { return table_output_; }
   const std::string& loss() const { return loss_; }
   int output() const { return output_; }
   Size d() const { return d_; }
@@ -124,14 +145,21 @@ class Program {
 
  private:
   void plan(std::vector<Spec>& specs);
+  void note_table(Spec& spec);
   void plan_gradients(std::vector<Spec>& specs);
   void plan_memory(std::vector<Spec>& specs);
   void plan_segments(const std::vector<Spec>& specs);
   void check_params() const;
   std::unique_ptr<Worker> take_worker(Size batch);
   void give_back(std::unique_ptr<Worker> worker);
+  void train_in_engine_order(const Examples& examples, const Round& round, const Results& results);
+  void predict_in_engine_order(const Examples& examples, const Prediction& wanted);
+  using Failed = std::function<void(std::exception_ptr, const Worker*)>;
+  void with_workers(int threads, Size batch, const std::function<void(Worker&)>& work, const Failed& failed);
   std::vector<std::unique_ptr<DeltaSum>> take_sums(bool tracks);
   void give_back(std::vector<std::unique_ptr<DeltaSum>> sums);
+  AlignedArray<float> take_start(Size models);
+  void give_back(AlignedArray<float> start, Size models);
 
   std::vector<Shape> values_;
   int output_;
@@ -142,14 +170,18 @@ class Program {
   std::vector<int> memory_of_;     // by value: whose memory it has (in-place layers)
   std::vector<bool> per_example_;  // by value: its gradient lives for one example only
   std::vector<bool> active_;       // by layer: whether a gradient reaches it
-  SparseRange sparse_range_;
-  Size vocabulary_ = 0;  // of the input's tokens
+  std::vector<Table> tables_;      // of all sparse layers, by offset
+  Table table_;                    // the one whose moved rows can be tracked, if there is one
+  int table_output_ = 0;           // the value that its layer makes
+  Size vocabulary_ = 0;            // of the input's tokens
   bool shares_params_ = false;
 
   std::mutex mutex_;
   // Kept from round to round: fresh memory costs a fault per page.
   std::vector<std::unique_ptr<Worker>> idle_;
   std::vector<std::unique_ptr<DeltaSum>> idle_sums_;
+  AlignedArray<float> idle_start_;
+  Size idle_start_models_ = 0;
 };
 
 }  // namespace fastfed

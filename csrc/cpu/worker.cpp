@@ -16,6 +16,9 @@ namespace {
 
 enum StateVector { kM, kV, kNu, kMu, kPreviousGradient, kPreviousModel, kGradientSum, kStateVectors };
 
+// How far the rows of a table may go from a tame start, so that they are tame enough without a look at them.
+constexpr double kFarthest = 1e37;
+
 constexpr double kNothing = std::numeric_limits<double>::quiet_NaN();
 
 // Sum over i of a[i] * b[i] in fixed lanes.
@@ -29,14 +32,6 @@ FF_CLONES double inner(Size n, const float* __restrict a, const float* __restric
   double sum = 0;
   for (double lane : lanes) sum += lane;
   return sum;
-}
-
-// Whether all numbers are far from the largest float, so that no difference of two can be infinite.
-FF_CLONES bool are_tame(Size n, const float* x) {
-  constexpr float kLimit = 1e38f;
-  int wild = 0;
-  for (Size i = 0; i < n; ++i) wild |= !(x[i] < kLimit && x[i] > -kLimit);  // NaN is wild
-  return wild == 0;
 }
 
 void copy(const float* from, Size n, float* to) { std::memcpy(to, from, std::size_t(n) * sizeof(float)); }
@@ -77,17 +72,31 @@ Worker::Worker(const Program& program, Size batch)
   const Shape& input = values.front();
   if (input.kind == Kind::kTokens) tokens_.resize(std::size_t(batch * input.rows));
   rows_.resize(std::size_t(batch));
-  if (program.sparse_range().rows) is_touched_.resize(std::size_t(program.sparse_range().rows), false);
+  moved_.resize(std::size_t(program.table().rows), 0);
   for (int i = 0; i < kStateVectors; ++i) state_.emplace_back(0);
   state_sizes_.resize(kStateVectors, 0);
   frame_.slots = slots_.data();
   frame_.kept = kept_.data();
 }
 
-void Worker::prepare(const Examples& examples, const Round& round, bool tracks) {
+void Worker::look_at(const Examples& examples) {
   examples_ = &examples;
+  frame_.sparse = examples.sparse_inputs;
+  frame_.tokens = tokens_.data();
+  frame_.rows = rows_.data();
+}
+
+void Worker::prepare(const Examples& examples, const float* params) {
+  look_at(examples);
+  loaded_ = false;
+  frame_.params = const_cast<float*>(params);  // forward passes only read it
+  frame_.moved = nullptr;
+  frame_.dropout = nullptr;
+}
+
+void Worker::prepare(const Examples& examples, const Round& round) {
+  look_at(examples);
   round_ = &round;
-  tracks_ = tracks;
   loaded_ = false;
   forget_touched();  // of a round that failed
   Size wanted[kStateVectors] = {};
@@ -111,9 +120,8 @@ void Worker::prepare(const Examples& examples, const Round& round, bool tracks) 
   Size most = 0;
   for (Size c = 0; c < round.clients; ++c) most = std::max(most, round.offsets[c + 1] - round.offsets[c]);
   if (Size(order_.size()) < most) order_.resize(std::size_t(most));
-  frame_.sparse = examples.sparse_inputs;
-  frame_.tokens = tokens_.data();
-  frame_.rows = rows_.data();
+  frame_.moved = round.tracks ? moved_.data() : nullptr;
+  frame_.groups = &groups_;
   frame_.dropout = round.dropout.data();
   frame_.round = round.round;
 }
@@ -235,6 +243,23 @@ LossResult Worker::loss() {
   return binary_cross_entropy_dense(numbers, slot.data, targets_.data(), slot.grad);
 }
 
+void Worker::forward() {
+  for (const auto& segment : program_.segments()) {
+    const Size calls = segment.by_example ? frame_.batch : 1, count = segment.by_example ? 1 : frame_.batch;
+    for (Size e = 0; e < calls; ++e)
+      for (std::size_t l = segment.begin; l < segment.end; ++l) program_.layers()[l]->forward(frame_, e, count);
+  }
+}
+
+void Worker::predict(const Size* rows, Size count, float* outputs) {
+  std::copy(rows, rows + count, rows_.begin());
+  frame_.batch = count;
+  gather_inputs();
+  forward();
+  const Slot& slot = slots_[std::size_t(program_.output())];
+  copy(slot.data, count * slot.stride, outputs);
+}
+
 // Forward, loss and backward of the batch at hand.
 LossResult Worker::pass(float* params, float* grads, bool fused, float lr) {
   frame_.params = params;
@@ -242,11 +267,7 @@ LossResult Worker::pass(float* params, float* grads, bool fused, float lr) {
   frame_.fused = fused;
   frame_.lr = lr;
   if (!fused && program_.shares_params()) std::memset(grads, 0, std::size_t(program_.d()) * sizeof(float));
-  for (const auto& segment : program_.segments()) {
-    const Size calls = segment.by_example ? frame_.batch : 1, count = segment.by_example ? 1 : frame_.batch;
-    for (Size e = 0; e < calls; ++e)
-      for (std::size_t l = segment.begin; l < segment.end; ++l) program_.layers()[l]->forward(frame_, e, count);
-  }
+  forward();
   const LossResult result = loss();
   backward(fused);
   return result;
@@ -273,6 +294,43 @@ void Worker::apply_gathered(const Program::Segment& segment) {
       if (offset >= 0) add_scaled(sizes[p], -frame_.lr, frame_.grads + offset, frame_.params + offset);
     }
   }
+}
+
+// Plain SGD. The last step's gradients of the table's rows may stay where they are until the delta is taken.
+LossResult Worker::fused_step(float lr) {
+  const LossResult result = pass(x_.data(), grads_.data(), true, lr);
+  if (!round_->tracks) return result;
+  reach_ += std::fabs(double(lr)) * row_bound();
+  pending_ = true;
+  if (!(may_wait_ && step_ + 1 == steps_ && reach_ < kFarthest)) apply_rows();
+  return result;
+}
+
+// What no number of a row's gradient exceeds: the largest of the table's output, times all inputs of the batch.
+double Worker::row_bound() const {
+  double inputs = 0;
+  for (Size e = 0; e < frame_.batch; ++e) {
+    const Size* starts = frame_.sparse.starts + rows_[std::size_t(e)];
+    for (Size i = starts[0]; i < starts[1]; ++i) inputs += std::fabs(double(frame_.sparse.values[i]));
+  }
+  const Slot& slot = slots_[std::size_t(program_.table_output())];
+  return inputs * double(largest(frame_.batch * slot.stride, slot.grad));
+}
+
+// Moves the table's rows along the gradients of the batch at hand; those that move for the first time come from start.
+void Worker::apply_rows() {
+  const Table& table = program_.table();
+  for (Size row : groups_.touched()) {
+    const Size begin = table.offset + row * table.width;
+    groups_.take(row, table.width, frame_.workspace);
+    if (!moved_[std::size_t(row)]) {
+      moved_[std::size_t(row)] = 1;
+      touched_.push_back(std::int32_t(row));
+      copy(start_ + begin, table.width, x_.data() + begin);
+    }
+    add_scaled(table.width, -frame_.lr, frame_.workspace, x_.data() + begin);
+  }
+  pending_ = false;
 }
 
 // Whether this optimizer's update can go straight into the weights, so that no gradient is stored.
@@ -346,7 +404,7 @@ double Worker::take_step(const Optimizer& o, Size step) {
   const double lr = o.step_size == kSps ? 0.0 : learning_rate(o, step);
   if (fuses(o)) {
     lr_state_ = lr;
-    return pass(x_.data(), grads_.data(), true, float(lr)).mean();
+    return fused_step(float(lr)).mean();
   }
   if (o.same_batch && step > 0) previous_gradient(o);
   const double value = pass(x_.data(), grads_.data(), false, 0.0f).mean();
@@ -376,23 +434,30 @@ void Worker::begin(Size position) {
   step_ = 0;
   ordered_epoch_ = -1;
   frame_.client = Word(round_->ids[position]);
-  const float* start = round_->start + (round_->model ? round_->model[position] : 0) * program_.d();
-  if (!loaded_ || start != start_) {  // else it was brought back to start
-    copy(start, program_.d(), x_.data());
-    start_is_tame_ = are_tame(program_.d(), start);
-  }
-  start_ = start;
+  const float* start = round_->start + model_of(position) * program_.d();
+  const bool is_there = loaded_ && start == start_;  // it was brought back
+  start_ = frame_.start = start;
+  if (!is_there) restore();
   loaded_ = true;
+  groups_.start(program_.table().rows);
+  pending_ = false;
+  reach_ = 0;
   reset_state(round_->optimizers[std::size_t(round_->rule ? round_->rule[position] : 0)]);
 }
 
 // work(begin, n) for every run of x that may differ from start.
 template <class Work> void Worker::for_moved(Work work) const {
-  if (!tracks_) return work(Size(0), program_.d());
-  const Program::SparseRange& range = program_.sparse_range();
-  work(Size(0), range.offset);
-  work(range.end(), program_.d() - range.end());
-  for (std::int32_t row : touched_) work(range.offset + row * range.width, range.width);
+  for_dense(work);
+  const Table& table = program_.table();
+  for (std::int32_t row : touched_) work(table.offset + row * table.width, table.width);
+}
+
+// Of that what is not in the tracked table.
+template <class Work> void Worker::for_dense(Work work) const {
+  if (!round_->tracks) return work(Size(0), program_.d());
+  const Table& table = program_.table();
+  work(Size(0), table.offset);
+  work(table.end(), program_.d() - table.end());
 }
 
 double Worker::delta_squares() const {
@@ -402,60 +467,67 @@ double Worker::delta_squares() const {
   return sum;
 }
 
-void Worker::restore() {
-  for_moved([&](Size begin, Size n) { copy(start_ + begin, n, x_.data() + begin); });
+void Worker::copy_delta(float* to) const {
+  if (round_->tracks) std::fill(to, to + program_.d(), 0.0f);
+  for_moved([&](Size begin, Size n) {
+    for (Size i = begin; i < begin + n; ++i) to[i] = x_.data()[i] - start_[i];
+  });
 }
 
-void Worker::note_touched() {
-  for (Size e = 0; e < frame_.batch; ++e) {
-    const Size row = rows_[std::size_t(e)];
-    for (Size i = frame_.sparse.starts[row]; i < frame_.sparse.starts[row + 1]; ++i) {
-      const std::int32_t column = frame_.sparse.columns[i];
-      if (is_touched_[std::size_t(column)]) continue;
-      is_touched_[std::size_t(column)] = true;
-      touched_.push_back(column);
-    }
-  }
+void Worker::restore() {
+  for_dense([&](Size begin, Size n) { copy(start_ + begin, n, x_.data() + begin); });
 }
 
 void Worker::forget_touched() {
-  for (std::int32_t row : touched_) is_touched_[std::size_t(row)] = false;
+  for (std::int32_t row : touched_) moved_[std::size_t(row)] = 0;
   touched_.clear();
+}
+
+// Whether no number of the delta can be infinite.
+bool Worker::is_tame() const {
+  bool tame = round_->is_tame[std::size_t(model_of(position_))];
+  const auto look = [&](Size begin, Size n) { tame = tame && are_tame(n, x_.data() + begin); };
+  if (pending_)
+    for_dense(look);  // reach_ speaks for the table
+  else
+    for_moved(look);
+  return tame;
 }
 
 // Adds the client's delta to the sum, unless it is not finite, and brings x back to start; the delta's squares.
 double Worker::hand_over(double weight, DeltaSum& sum) {
   const double scale = round_->divide_by_steps ? 1.0 / double(step_) : 1.0;
-  bool tame = round_->clip == 0 && start_is_tame_;
-  if (tame) for_moved([&](Size begin, Size n) { tame = tame && are_tame(n, x_.data() + begin); });
-  if (tame) return sum.add(float(weight * scale), x_.data(), start_, touched_);  // the usual case, in one pass
+  const auto add = [&](double factor) {
+    return sum.add(float(factor), x_.data(), start_,
+                   {touched_, moved_.data(), pending_ ? &groups_ : nullptr, -frame_.lr, frame_.workspace});
+  };
+  if (round_->clip == 0 && is_tame()) return add(weight * scale);  // the usual case, in one pass
+  if (pending_) apply_rows();
   const double squares = delta_squares();
   if (!std::isfinite(squares)) {
     restore();
     return squares;
   }
   const double clipping = round_->clip > 0 ? clip_scale(std::sqrt(squares) * scale, round_->clip) : 1.0;
-  sum.add(float(weight * scale * clipping), x_.data(), start_, touched_);
+  add(weight * scale * clipping);
   return squares;
 }
 
 void Worker::train(Size position, double weight, const Results& r, DeltaSum& sum) {
   begin(position);
+  steps_ = steps_taken(*round_, position);
+  may_wait_ = !r.deltas && round_->clip == 0;
   const Optimizer& optimizer = round_->optimizers[std::size_t(round_->rule ? round_->rule[position] : 0)];
   double first = kNothing, last = kNothing, total = 0;
-  for (const Size steps = steps_taken(*round_, position); step_ < steps; ++step_) {
+  for (; step_ < steps_; ++step_) {
     gather(step_);
     if (round_->interrupted()) throw Interrupted();
-    if (tracks_) note_touched();
     last = take_step(optimizer, step_);
     if (step_ == 0) first = last;
     total += last;
   }
   const bool moved = step_ > 0;
-  if (r.deltas) {
-    float* delta = r.deltas + position * program_.d();
-    for (Size i = 0; i < program_.d(); ++i) delta[i] = x_.data()[i] - start_[i];
-  }
+  if (r.deltas) copy_delta(r.deltas + position * program_.d());
   const double squares = moved ? hand_over(weight, sum) : 0.0;
   r.examples[position] = double(examples_of());
   r.steps[position] = double(step_);
@@ -466,7 +538,7 @@ void Worker::train(Size position, double weight, const Results& r, DeltaSum& sum
   r.step_size[position] = moved ? lr_state_ : kNothing;
   r.min_cosine[position] = min_cosine_;
   r.refused[position] = !std::isfinite(squares);
-  if (tracks_) forget_touched();
+  forget_touched();
 }
 
 }  // namespace fastfed

@@ -6,6 +6,7 @@
 #include "cpu/aligned.h"
 #include "cpu/lanes.h"
 #include "cpu/layers/losses.h"
+#include "cpu/layers/row_groups.h"
 #include "cpu/program.h"
 
 namespace fastfed {
@@ -17,9 +18,14 @@ class Worker {
   Size batch() const { return batch_; }
 
   // Before a round: room for what its optimizers keep.
-  void prepare(const Examples& examples, const Round& round, bool tracks);
+  void prepare(const Examples& examples, const Round& round);
   // Trains the client at this position and adds its delta to `sum` with this weight, unless it is not finite.
   void train(Size position, double weight, const Results& results, DeltaSum& sum);
+
+  // Before predictions with the model `params` (d,).
+  void prepare(const Examples& examples, const float* params);
+  // The model's outputs for `count` examples, at most batch(), with dropout off.
+  void predict(const Size* rows, Size count, float* outputs);
 
   Size position() const { return position_; }
   Size local_step() const { return step_; }
@@ -37,7 +43,11 @@ class Worker {
   void gather_targets();
 
   // one step
+  void look_at(const Examples& examples);
+  void forward();
   LossResult pass(float* params, float* grads, bool fused, float lr);
+  LossResult fused_step(float lr);
+  double row_bound() const;
   LossResult loss();
   void backward(bool fused);
   void apply_gathered(const Program::Segment& segment);
@@ -50,20 +60,23 @@ class Worker {
   void measure_cosine(Size step);
 
   // one client
+  Size model_of(Size position) const { return round_->model ? round_->model[position] : 0; }
   void begin(Size position);
   void reset_state(const Optimizer& optimizer);
   double delta_squares() const;
   double hand_over(double weight, DeltaSum& sum);
+  bool is_tame() const;
+  void copy_delta(float* to) const;
   void restore();
-  void note_touched();
+  void apply_rows();
   void forget_touched();
   template <class Work> void for_moved(Work work) const;
+  template <class Work> void for_dense(Work work) const;
 
   const Program& program_;
   Size batch_;
   const Examples* examples_ = nullptr;
   const Round* round_ = nullptr;
-  bool tracks_ = false;
 
   // memory sized once
   AlignedArray<float> arena_;
@@ -78,13 +91,19 @@ class Worker {
   Frame frame_{};
 
   // the client at work
-  Size position_ = 0, step_ = 0, epoch_ = 0, ordered_epoch_ = -1;
+  Size position_ = 0, step_ = 0, steps_ = 0, epoch_ = 0, ordered_epoch_ = -1;
   const float* start_ = nullptr;
-  bool loaded_ = false, start_is_tame_ = false;
+  bool loaded_ = false;
   std::int64_t steps_done_ = 0, refreshes_ = 0;
   double lr_state_ = 0, theta_ = 0, move_ = 0, min_cosine_ = 0;
-  std::vector<std::int32_t> touched_;
-  std::vector<bool> is_touched_;
+
+  // where the rows of the table are tracked
+  RowGroups groups_;                   // gradients of the batch at hand
+  std::vector<std::int32_t> touched_;  // rows that x holds
+  std::vector<std::uint8_t> moved_;    // by row: whether it is one of them
+  bool pending_ = false;               // the last step's gradients are still in groups_
+  bool may_wait_ = false;              // they may be left there
+  double reach_ = 0;                   // no row went farther from start
 };
 
 }  // namespace fastfed

@@ -124,7 +124,11 @@ class Examples:
 
     def batch(self, rows: Tensor, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
         """The given rows (n,) int64 as dense tensors (inputs, targets): floating-point ones in `dtype`."""
-        return _rows(self.inputs, rows, dtype), _rows(self.targets, rows, dtype)
+        return _rows(self.inputs, rows, dtype), self.targets_of(rows, dtype)
+
+    def targets_of(self, rows: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
+        """The targets of the given rows (n,) int64, as in `batch`."""
+        return _rows(self.targets, rows, dtype)
 
 
 def _rows(store: Inputs, rows: Tensor, dtype: torch.dtype) -> Tensor:

@@ -16,6 +16,9 @@ from ..packing import Packing, Slot
 Kind = Literal["vector", "sequence", "image", "tokens", "sparse"]
 
 
+_TABLE = (1, 0)  # the axes of a sparse layer's weight
+
+
 class Unsupported(ValueError):
     """The native engine cannot run this model; the sentence names the layer and what would work."""
 
@@ -87,13 +90,18 @@ class Program:
         )
         return replace(self.packing, slots=tuple(slots))
 
-    def to_engine(self, x: Tensor) -> Tensor:
-        """The engine vector of packed `x` (d,) or (n, d); `x` itself if the layouts are the same."""
-        return self._rearrange(x, self.packing, self.engine_packing, self.layouts)
+    def to_engine(self, x: Tensor, *, tables: bool = True) -> Tensor:
+        """The engine vector of packed `x` (d,) or (n, d); `x` itself if the layouts are the same.
 
-    def from_engine(self, x: Tensor) -> Tensor:
+        `tables=False` leaves the weights of sparse layers as torch has them: of the model that a round starts from and
+        of the sum of deltas the engine turns them itself, on all threads.
+        """
+        return self._rearrange(x, self.packing, self.engine_packing, self._moved(tables))
+
+    def from_engine(self, x: Tensor, *, tables: bool = True) -> Tensor:
         """The packed vector of engine vector `x` (d,) or (n, d); `x` itself if the layouts are the same."""
-        back = {name: tuple(axes.index(axis) for axis in range(len(axes))) for name, axes in self.layouts.items()}
+        moved = self._moved(tables)
+        back = {name: tuple(axes.index(axis) for axis in range(len(axes))) for name, axes in moved.items()}
         return self._rearrange(x, self.engine_packing, self.packing, back)
 
     def spec(self) -> tuple[list[tuple], list[tuple]]:
@@ -104,6 +112,10 @@ class Program:
             for step in self.instructions
         ]
         return values, instructions
+
+    def _moved(self, tables: bool) -> Mapping[str, tuple[int, ...]]:
+        """The layouts, with or without those of sparse layers: no other weight is a transposed matrix."""
+        return self.layouts if tables else {name: axes for name, axes in self.layouts.items() if axes != _TABLE}
 
     def _layout(self, slot: Slot) -> tuple[int, ...]:
         return self.layouts.get(slot.name, tuple(range(len(slot.shape))))

@@ -54,6 +54,7 @@ class Native:
             )
         self.threads, self.examples = threads, examples
         self._examples = _engine_examples(examples)
+        self._predicted = (examples, self._examples)  # the store of the last predictions
         values, instructions = self.program.spec()
         self._core = _core.Program(values, instructions, self.program.output, loss, self.program.packing.size)
 
@@ -65,9 +66,21 @@ class Native:
         held = self._examples if examples is self.examples else _engine_examples(examples)
         results = _empty_results(work)
         self._core.train(held, self._engine_work(work), results)
-        delta = self.program.from_engine(results["delta"])
+        delta = self.program.from_engine(results["delta"], tables=False)
         deltas = None if results["deltas"] is None else self.program.from_engine(results["deltas"])
         return Outcome(delta, {name: results[name] for name in SCALARS}, results["refused"], deltas)
+
+    def predict(self, x: Tensor, examples: Examples, rows: Tensor) -> Tensor:
+        """The outputs of the packed model `x` (d,) for these rows (n,) of examples in the form of the executor's own,
+        with dropout off: (n, ...) float32."""
+        if examples.form != self.examples.form:
+            raise ValueError(f"examples: must have the form {self.examples.form}, got {examples.form}")
+        if examples is not self._predicted[0]:
+            self._predicted = (examples, _engine_examples(examples))
+        outputs = torch.empty(len(rows), *self.program.values[self.program.output].shape)
+        params = self.program.to_engine(x, tables=False).contiguous()
+        self._core.predict(self._predicted[1], params, rows.contiguous(), outputs, self.threads or 0)
+        return outputs
 
     def _engine_work(self, work: RoundWork) -> dict[str, Any]:
         policy = work.policy
@@ -78,7 +91,7 @@ class Native:
             "steps": work.steps.contiguous(),
             "positions": work.positions,
             "batch_size": work.batch_size,
-            "start": self.program.to_engine(work.start).contiguous(),
+            "start": self.program.to_engine(work.start, tables=False).contiguous(),
             "model": work.model,
             "optimizers": [self._engine_optimizer(client, work) for client in work.clients],
             "rule": work.rule,
@@ -104,7 +117,9 @@ class Native:
             state_options["v0"] = self.program.to_engine(work.preconditioner)
         if rule.cover is not None:
             state_options["packing"] = self.program.engine_packing
-        state = client_state(client.rule, self.program.packing.zeros(), **state_options)
+        keeps_vectors = rule.vectors or rule.optional  # else there is no need for a model's worth of zeros
+        x = self.program.packing.zeros() if keeps_vectors else torch.zeros(1)
+        state = client_state(client.rule, x, **state_options)
         return {
             "formula": FORMULAS[rule.formula],
             "cover": COVERS[rule.cover],

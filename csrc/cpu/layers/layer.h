@@ -39,6 +39,7 @@ struct Spec {
   std::vector<bool> add_to;    // per input: whether its gradient already holds another layer's share
   bool in_place = false;       // output and input 0 are the same memory, data and gradient
   bool by_example = false;     // called for one example at a time
+  bool tracked = false;        // its weight is the program's table (program.h), of which a batch moves a few rows
   bool shares_params = false;  // another layer uses its parameters too: gradients are added to, never overwritten
   int place = 0;               // its number in the program: whose `kept` memory it has
 
@@ -75,12 +76,20 @@ struct StreamKey {
   Word key0, key1;
 };
 
+class RowGroups;
+
 // One thread's state while it works on one batch of one client.
 struct Frame {
   float* params;  // the client's model
   float* grads;   // as long as params
   bool fused;     // gradients go straight into the parameters, with -lr
   float lr;
+
+  // Where the moved rows of the program's table are tracked, else null: a flag for every row, the model that rows
+  // without it are read from, and where the gradients of rows are left for the worker to apply.
+  const std::uint8_t* moved;
+  const float* start;
+  RowGroups* groups;
 
   Size batch;                  // examples in this batch
   const Size* rows;            // their rows in the example store
@@ -90,7 +99,7 @@ struct Frame {
   float* const* kept;          // by layer: what it keeps from forward to backward
   float* workspace;            // for use inside one call
 
-  const StreamKey* dropout;  // by dropout layer
+  const StreamKey* dropout;  // by dropout layer; null where nothing is dropped
   Word round, client, step;  // of the random streams
 };
 

@@ -22,6 +22,7 @@ class RowGroups {
 
   void start(Size rows) {
     if (Size(ends_.size()) < rows) ends_.resize(std::size_t(rows), Ends{kNone, kNone});
+    for (Size row : touched_) ends_[std::size_t(row)] = {kNone, kNone};  // of a batch that failed
     touched_.clear();
     entries_.clear();
   }
@@ -40,15 +41,29 @@ class RowGroups {
     ends.last = entry;
   }
 
+  // The rows with gradients, in the order of their first; they stay until they are taken or the next start.
+  const std::vector<Size>& touched() const { return touched_; }
+  bool has(Size row) const { return ends_[std::size_t(row)].first != kNone; }
+
+  // sum (width,) = the sum of a row's gradients, which are forgotten.
+  void take(Size row, Size width, float* sum) {
+    Ends& ends = ends_[std::size_t(row)];
+    gradients_.clear();
+    factors_.clear();
+    for (std::int32_t e = ends.first; e != kNone; e = entries_[std::size_t(e)].next) {
+      gradients_.push_back(entries_[std::size_t(e)].gradient);
+      factors_.push_back(entries_[std::size_t(e)].factor);
+    }
+    std::fill(sum, sum + width, 0.0f);
+    add_rows(width, Size(factors_.size()), gradients_.data(), factors_.data(), sum);
+    ends = {kNone, kNone};
+  }
+
   // Pours the sum of every row's gradients into the row of `table` (rows, width); `sum`: room for `width` numbers.
   void pour_into(const Sink& table, Size width, float* sum) {
     for (Size row : touched_) {
-      Ends& ends = ends_[std::size_t(row)];
-      std::fill(sum, sum + width, 0.0f);
-      for (std::int32_t e = ends.first; e != kNone; e = entries_[std::size_t(e)].next)
-        add_scaled(width, entries_[std::size_t(e)].factor, entries_[std::size_t(e)].gradient, sum);
+      take(row, width, sum);
       add_scaled(width, table.alpha, sum, table.to + row * width);
-      ends = {kNone, kNone};
     }
   }
 
@@ -66,6 +81,8 @@ class RowGroups {
   std::vector<Ends> ends_;  // by row
   std::vector<Entry> entries_;
   std::vector<Size> touched_;
+  std::vector<const float*> gradients_;  // of the row at work
+  std::vector<float> factors_;
 };
 
 }  // namespace fastfed

@@ -15,26 +15,30 @@ class SparseLinear : public Layer {
 
   void forward(const Frame& f, Size first, Size count) const override {
     const Size width = out().width;
+    std::vector<const float*>& rows = rows_of_this_thread();
     for (Size e = first; e < first + count; ++e) {
       float* result = y(f, e);
       if (has(1))
         std::copy(param(f, 1), param(f, 1) + width, result);
       else
         std::fill(result, result + width, 0.0f);
-      for_entries(f, e,
-                  [&](Size column, float value) { add_scaled(width, value, param(f, 0) + column * width, result); });
+      rows.clear();
+      for_entries(f, e, [&](Size column, float) { rows.push_back(row_of(f, column)); });
+      add_rows(width, Size(rows.size()), rows.data(), f.sparse.values + f.sparse.starts[f.rows[e]], result);
     }
   }
 
   void backward(const Frame& f, Size first, Size count) const override {
     const Size width = out().width;
-    const Sink weight = sink(f, 0, first);
-    if (weight.beta == 0.0f) std::fill(weight.to, weight.to + in().width * width, 0.0f);
-    RowGroups& groups = RowGroups::of_this_thread();
+    RowGroups& groups = is_tracked(f) ? *f.groups : RowGroups::of_this_thread();
     groups.start(in().width);
     for (Size e = first; e < first + count; ++e)
       for_entries(f, e, [&](Size column, float value) { groups.add(column, value, dy(f, e)); });
-    groups.pour_into(weight, width, f.workspace);
+    if (!is_tracked(f)) {
+      const Sink weight = sink(f, 0, first);
+      if (weight.beta == 0.0f) std::fill(weight.to, weight.to + in().width * width, 0.0f);
+      groups.pour_into(weight, width, f.workspace);
+    }
     if (has(1)) {
       sum_rows(count, width, dy(f, first), f.workspace);
       pour(sink(f, 1, first), width, f.workspace);
@@ -45,6 +49,18 @@ class SparseLinear : public Layer {
   std::vector<Size> param_sizes() const override { return {in().width * out().width, out().width}; }
 
  private:
+  static std::vector<const float*>& rows_of_this_thread() {
+    thread_local std::vector<const float*> rows;
+    return rows;
+  }
+
+  bool is_tracked(const Frame& f) const { return f.moved && spec().tracked; }
+
+  const float* row_of(const Frame& f, Size column) const {
+    const float* model = is_tracked(f) && !f.moved[column] ? f.start : f.params;
+    return model + spec().params[0] + column * out().width;
+  }
+
   template <class Work> static void for_entries(const Frame& f, Size e, Work work) {
     const Size row = f.rows[e];
     for (Size i = f.sparse.starts[row]; i < f.sparse.starts[row + 1]; ++i)
