@@ -55,14 +55,15 @@ void product_nt(std::int64_t rows, std::int64_t out, std::int64_t in, const floa
 
 void product_nn(std::int64_t rows, std::int64_t in, std::int64_t out, const float* dy, const float* w, float* dx,
                 bool add) {
-  if (out <= kFewColumns) return products().outer({rows, in, out, 1, dy, out, 1, 0, w, in, 0, dx, in, 1.0f, add});
+  if (out <= kFewColumns)
+    return products().outer({rows, in, out, 1, dy, out, 1, 0, w, in, 0, dx, in, 1.0f, add ? dx : nullptr, in});
   gemm('N', 'N', rows, in, out, 1.0f, dy, out, w, in, add ? 1.0f : 0.0f, dx);
 }
 
 void product_tn(std::int64_t out, std::int64_t in, std::int64_t rows, float alpha, const float* dy, const float* x,
                 float beta, float* w) {
   if (out <= kFewColumns && rows <= kFewRows)
-    return products().outer({out, in, rows, 1, dy, 1, out, 0, x, in, 0, w, in, alpha, beta != 0.0f});
+    return products().outer({out, in, rows, 1, dy, 1, out, 0, x, in, 0, w, in, alpha, beta != 0.0f ? w : nullptr, in});
   gemm('T', 'N', out, in, rows, alpha, dy, out, x, in, beta, w);
 }
 

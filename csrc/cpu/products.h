@@ -6,7 +6,7 @@
 
 namespace fastfed {
 
-// c[i, j] = alpha * sum + (add ? c[i, j] : 0) with
+// c[i, j] = alpha * sum + (plus ? plus[i * plus_row + j] : 0), where plus may be c itself, with
 // sum = sum over s < segments, p < steps of a[i * a_row + s * a_segment + p * a_step] * b[s * b_segment + p * b_step +
 // j]. Rows of `a` may overlap: the windows of a convolution are rows whose distance is less than their length.
 struct Outer {
@@ -18,7 +18,10 @@ struct Outer {
   float* c;
   std::int64_t c_row;
   float alpha;
-  bool add;
+  const float* plus;
+  std::int64_t plus_row;
+  // The same for further groups of as many rows: their `a` lie a_group apart, in c and plus they follow each other.
+  std::int64_t groups = 1, a_group = 0;
 };
 
 // c[i, j] = sum over k of a[i * a_row + k] * b[j * b_row + k] + (bias ? bias[j] : 0)

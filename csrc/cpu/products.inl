@@ -31,14 +31,17 @@ inline float folded(Vec v) {
 
 // ---- outer products ------------------------------------------------------------------------------------------------
 
-// R rows by C vectors of columns; the last vector holds `last` columns, kWidth if Whole.
-template <int R, int C, bool Whole>
-void outer_tile(const Outer& o, const float* __restrict a, const float* __restrict b, float* __restrict c, int last) {
-  Vec sum[R][C];
-#pragma GCC unroll 12
-  for (int r = 0; r < R; ++r)
+// R rows of G groups by C vectors of columns; the last vector holds `last` columns, kWidth if Whole.
+template <int G, int R, int C, bool Whole> void outer_tile(const Outer& o, Size group, Size i, Size j, int last) {
+  const float* a = o.a + group * o.a_group + i * o.a_row;
+  const float* b = o.b + j;
+  Vec sum[G][R][C];
 #pragma GCC unroll 4
-    for (int v = 0; v < C; ++v) sum[r][v] = Vec{};
+  for (int g = 0; g < G; ++g)
+#pragma GCC unroll 12
+    for (int r = 0; r < R; ++r)
+#pragma GCC unroll 4
+      for (int v = 0; v < C; ++v) sum[g][r][v] = Vec{};
   for (Size s = 0; s < o.segments; ++s) {
     const float* as = a + s * o.a_segment;
     const float* bs = b + s * o.b_segment;
@@ -47,43 +50,68 @@ void outer_tile(const Outer& o, const float* __restrict a, const float* __restri
 #pragma GCC unroll 4
       for (int v = 0; v < C; ++v)
         row[v] = Whole || v < C - 1 ? load(bs + v * kWidth) : load_part(bs + v * kWidth, last);
-#pragma GCC unroll 12
-      for (int r = 0; r < R; ++r) {
-        const float factor = as[r * o.a_row];
 #pragma GCC unroll 4
-        for (int v = 0; v < C; ++v) sum[r][v] = factor * row[v] + sum[r][v];
-      }
+      for (int g = 0; g < G; ++g)
+#pragma GCC unroll 12
+        for (int r = 0; r < R; ++r) {
+          const float factor = as[g * o.a_group + r * o.a_row];
+#pragma GCC unroll 4
+          for (int v = 0; v < C; ++v) sum[g][r][v] = factor * row[v] + sum[g][r][v];
+        }
     }
   }
-#pragma GCC unroll 12
-  for (int r = 0; r < R; ++r)
 #pragma GCC unroll 4
-    for (int v = 0; v < C; ++v) {
-      float* to = c + r * o.c_row + v * kWidth;
-      if (Whole || v < C - 1) {
-        store(to, o.add ? o.alpha * sum[r][v] + load(to) : o.alpha * sum[r][v]);
-      } else {
-        store_part(to, o.add ? o.alpha * sum[r][v] + load_part(to, last) : o.alpha * sum[r][v], last);
+  for (int g = 0; g < G; ++g)
+#pragma GCC unroll 12
+    for (int r = 0; r < R; ++r)
+#pragma GCC unroll 4
+      for (int v = 0; v < C; ++v) {
+        const Size place = (group + g) * o.rows + i + r;
+        float* to = o.c + place * o.c_row + j + v * kWidth;
+        const Vec scaled = o.alpha * sum[g][r][v];
+        const float* plus = o.plus + place * o.plus_row + j + v * kWidth;
+        if (Whole || v < C - 1)
+          store(to, o.plus ? scaled + load(plus) : scaled);
+        else
+          store_part(to, o.plus ? scaled + load_part(plus, last) : scaled, last);
       }
-    }
 }
 
-template <int R, int C, bool Whole> void outer_rest(const Outer& o, Size i, Size j, int last) {
+template <int R, int C, bool Whole> void outer_rest(const Outer& o, Size group, Size i, Size j, int last) {
   if constexpr (R > 0) {
     if (o.rows - i == R)
-      outer_tile<R, C, Whole>(o, o.a + i * o.a_row, o.b + j, o.c + i * o.c_row + j, last);
+      outer_tile<1, R, C, Whole>(o, group, i, j, last);
     else
-      outer_rest<R - 1, C, Whole>(o, i, j, last);
+      outer_rest<R - 1, C, Whole>(o, group, i, j, last);
   }
+}
+
+// All rows of one group.
+template <int C, bool Whole> void outer_rows(const Outer& o, Size group, Size j, int last) {
+  constexpr int kTile = C <= 2 ? kTallRows : kRows;
+  Size i = 0;
+  for (; i + kTile <= o.rows; i += kTile) outer_tile<1, kTile, C, Whole>(o, group, i, j, last);
+  outer_rest<kTile - 1, C, Whole>(o, group, i, j, last);
+}
+
+// Groups of few rows leave registers for several at once; the number of groups that were taken.
+template <int R, bool Whole> Size outer_groups(const Outer& o, Size j, int last) {
+  if constexpr (R > 1) {
+    if (o.rows != R) return outer_groups<R - 1, Whole>(o, j, last);
+    constexpr int kGroups = kRows * kColumns / R < 4 ? kRows * kColumns / R : 4;
+    Size group = 0;
+    for (; group + kGroups <= o.groups; group += kGroups) outer_tile<kGroups, R, 1, Whole>(o, group, 0, j, last);
+    return group;
+  }
+  return 0;
 }
 
 // All rows of C vectors of columns from column j on.
 template <int C, bool Whole> void outer_stripe(const Outer& o, Size j, int last) {
-  constexpr int kTile = C <= 2 ? kTallRows : kRows;
-  Size i = 0;
-  for (; i + kTile <= o.rows; i += kTile)
-    outer_tile<kTile, C, Whole>(o, o.a + i * o.a_row, o.b + j, o.c + i * o.c_row + j, last);
-  outer_rest<kTile - 1, C, Whole>(o, i, j, last);
+  Size group = 0;
+  if constexpr (C == 1)
+    if (o.groups > 1) group = outer_groups<kRows, Whole>(o, j, last);
+  for (; group < o.groups; ++group) outer_rows<C, Whole>(o, group, j, last);
 }
 
 template <int C> void outer_last_stripe(const Outer& o, Size j) {

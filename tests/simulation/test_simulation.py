@@ -242,6 +242,33 @@ def test_tensorboard_is_asked_for_by_name_where_it_is_missing(tmp_path: object, 
         simulation().run(rounds=1, tensorboard=f"{tmp_path}/events", progress=False)
 
 
+def test_tensorboard_gets_every_number(tmp_path: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+    import types
+
+    written: list[tuple[str, float, int]] = []
+
+    class SummaryWriter:
+        """Stands for TensorBoard's own, which FastFed does not install."""
+
+        def __init__(self, log_dir: str, purge_step: int | None) -> None:
+            self.closed = False
+            assert purge_step is None
+
+        def add_scalar(self, tag: str, value: float, step: int) -> None:
+            written.append((tag, value, step))
+
+        def close(self) -> None:
+            written.append(("closed", 0.0, 0))
+
+    module = types.SimpleNamespace(SummaryWriter=SummaryWriter)
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", module)  # type: ignore[arg-type]
+    history = simulation().run(rounds=2, evaluate_every=2, tensorboard=f"{tmp_path}/events", progress=False)
+    assert ("test_accuracy", history.last("test_accuracy"), 2) in written
+    assert {step for tag, _, step in written if tag == "train_loss"} == {1, 2}
+    assert written[-1][0] == "closed"
+
+
 @pytest.mark.parametrize(
     ("settings", "error", "message"),
     [

@@ -98,11 +98,10 @@ class DirectConvolution : public Convolution {
     for (Size e = first; e < first + count; ++e) {
       const float* image = padded(x(f, e), f.workspace);
       float* result = y(f, e);
-      if (has(1)) fill_pixels(out().rows, out().width, param(f, 1), result);
       for (Size row = 0; row < out().height; ++row)
         products().outer({out().across, out().width, run_, kernel_h_, image + row * stride_h_ * line(), step(), 1,
                           line(), param(f, 0), out().width, run_ * out().width,
-                          result + row * out().across * out().width, out().width, 1.0f, has(1)});
+                          result + row * out().across * out().width, out().width, 1.0f, param(f, 1), 0});
     }
   }
 
@@ -122,10 +121,25 @@ class DirectConvolution : public Convolution {
   void weight_gradient(const Frame& f, Size e) const {
     const float* image = padded(x(f, e), f.workspace);
     const Sink weight = sink(f, 0, e);
-    for (Size ky = 0; ky < kernel_h_; ++ky)
-      products().outer({run_, out().width, out().across, out().height, image + ky * line(), 1, step(),
-                        stride_h_ * line(), dy(f, e), out().width, out().across * out().width,
-                        weight.to + ky * run_ * out().width, out().width, weight.alpha, weight.beta != 0.0f});
+    Outer product{run_,
+                  out().width,
+                  out().across,
+                  out().height,
+                  image,
+                  1,
+                  step(),
+                  stride_h_ * line(),
+                  dy(f, e),
+                  out().width,
+                  out().across * out().width,
+                  weight.to,
+                  out().width,
+                  weight.alpha,
+                  weight.beta != 0.0f ? weight.to : nullptr,
+                  out().width};
+    product.groups = kernel_h_;
+    product.a_group = line();
+    products().outer(product);
   }
 
   // (kernel_h, run, out) -> (kernel_h, out, run)
@@ -142,10 +156,11 @@ class DirectConvolution : public Convolution {
     const Size width = out().width;
     float* target = start_gradient(f, e, f.workspace);
     for (Size col = 0; col < out().across; ++col)
-      for (Size ky = 0; ky < kernel_h_; ++ky)
+      for (Size ky = 0; ky < kernel_h_; ++ky) {
+        float* to = target + ky * line() + col * step();
         products().outer({out().height, run_, width, 1, dy(f, e) + col * width, out().across * width, 1, 0,
-                          kept(f) + ky * width * run_, run_, 0, target + ky * line() + col * step(), stride_h_ * line(),
-                          1.0f, true});
+                          kept(f) + ky * width * run_, run_, 0, to, stride_h_ * line(), 1.0f, to, stride_h_ * line()});
+      }
     finish_gradient(f, e, f.workspace);
   }
 };

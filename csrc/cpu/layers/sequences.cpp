@@ -77,8 +77,9 @@ class Panels {
   void multiply(Size step, Size rows, const float* a, Size a_row, float* c, Size c_row, bool add) const {
     for (Size n = 0; n < count(); ++n) {
       const Size i = step % 2 == 0 ? n : count() - 1 - n;
-      products().outer(
-          {rows, width(i), depth_, 1, a, a_row, 1, 0, panel(i), stride(i), 0, c + i * kWidth, c_row, 1.0f, add});
+      float* to = c + i * kWidth;
+      products().outer({rows, width(i), depth_, 1, a, a_row, 1, 0, panel(i), stride(i), 0, to, c_row, 1.0f,
+                        add ? to : nullptr, c_row});
     }
   }
 

@@ -1,0 +1,70 @@
+"""Clients that are made when visited: the same on every executor, through a checkpoint, and by the million."""
+
+from __future__ import annotations
+
+import resource
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import fastfed as ff
+
+
+def generated(clients: int = 200, **changes: Any) -> ff.data.Generated:
+    return ff.data.synthetic_images(clients, shape=(1, 8, 8), examples=12, seed=2, **changes)
+
+
+def run(executor: str, fed: ff.data.Generated, rounds: int = 4) -> ff.Simulation:
+    torch.manual_seed(0)
+    model = ff.models.mlp(64, 16, 10)
+    sim = ff.Simulation(model, fed, cohort=20, batch_size=5, executor=executor, seed=1, **ff.methods.fedavg(0.1))
+    sim.run(rounds=rounds, evaluate_every=2, progress=False)
+    return sim
+
+
+def test_executors_agree_and_learn() -> None:
+    native, eager = run("native", generated(), 20), run("eager", generated(), 20)
+    torch.testing.assert_close(native.params, eager.params, rtol=1e-3, atol=1e-4)
+    assert native.history.last("test_accuracy") > native.history.column("test_accuracy")[0]
+    assert native.history.last("test_accuracy") > 0.5
+
+
+def test_what_was_made_once_is_the_same_when_held() -> None:
+    fed = generated(30)
+    visit = fed.visit(torch.arange(30))
+    held = ff.data.Federated("held", visit.examples, visit.rows, visit.offsets, test=fed.test)
+    made, kept = run("native", fed), run("native", held)  # type: ignore[arg-type]
+    assert torch.equal(made.params, kept.params)
+
+
+def test_it_resumes_from_its_recipe(tmp_path: Path) -> None:
+    sim = run("native", generated())
+    resumed = ff.Simulation.resume(sim.save(tmp_path))
+    for one in (sim, resumed):
+        one.run(rounds=2, evaluate_every=0, progress=False)
+    assert torch.equal(sim.params, resumed.params)
+
+
+def test_a_million_clients_take_no_more_than_their_sizes() -> None:
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    sim = run("native", generated(1_000_000), 3)
+    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    assert len(sim.fed) == 1_000_000
+    assert sim.history.rounds[-1]["clients"] == 20
+    assert grown < 200_000  # kB; all examples would be 768 MB of bytes
+
+
+@pytest.mark.parametrize("executor", ["native", "eager", "batched"])
+def test_examples_of_another_form_are_refused(executor: str) -> None:
+    fed = generated(30)
+    engine = ff.train.executors.make(executor, ff.models.mlp(64, 16, 10), "cross_entropy", fed.examples)
+    other = ff.data.synthetic_images(30, shape=(1, 7, 7), examples=12, seed=2).visit(torch.arange(2))
+    work = ff.train.RoundWork(
+        start=ff.Packing.of(ff.models.mlp(64, 16, 10)).zeros(), rows=other.rows, offsets=other.offsets,
+        ids=torch.arange(2), steps=torch.tensor([1, 1]), batch_size=4, clients=(ff.clients.SGD(lr=0.1),),
+        examples=other.examples,
+    )  # fmt: skip
+    with pytest.raises(ValueError, match="examples: must have the form of the executor's, bytes"):
+        engine.run(work)
