@@ -11,10 +11,11 @@ from common import Setting, experiment
 
 import fastfed as ff
 
+# The best of client rates 1e2 to 1e5 with server rates 0.3, 1, 3 (AdaGrad) and 0.03, 0.1, 0.3 (Adam), 300 rounds each.
 METHODS = {
-    "FedAvg": ff.methods.fedavg(100.0),
-    "FedAdagrad": ff.methods.fedadagrad(100.0, 0.3),
-    "FedAdam": ff.methods.fedadam(100.0, 0.03),
+    "FedAvg": ff.methods.fedavg(1e3),
+    "FedAdagrad": ff.methods.fedadagrad(1e4, 3.0),
+    "FedAdam": ff.methods.fedadam(1e4, 0.3),
 }
 
 

@@ -24,11 +24,15 @@ def run(executor: str, fed: ff.data.Generated, rounds: int = 4) -> ff.Simulation
     return sim
 
 
-def test_executors_agree_and_learn() -> None:
-    native, eager = run("native", generated(), 20), run("eager", generated(), 20)
-    torch.testing.assert_close(native.params, eager.params, rtol=1e-3, atol=1e-4)
-    assert native.history.last("test_accuracy") > native.history.column("test_accuracy")[0]
-    assert native.history.last("test_accuracy") > 0.5
+def test_executors_agree() -> None:
+    native, eager = run("native", generated()), run("eager", generated())
+    torch.testing.assert_close(native.params, eager.params, rtol=1e-3, atol=1e-5)
+
+
+def test_it_learns() -> None:
+    history = run("native", generated(), 150).history
+    assert history.column("test_accuracy")[0] < 0.3
+    assert history.last("test_accuracy") > 0.6
 
 
 def test_what_was_made_once_is_the_same_when_held() -> None:

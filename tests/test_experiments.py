@@ -1,0 +1,49 @@
+"""The experiments' scripts: they parse, say how they are used, and run on data where it is at hand."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+DATA = ROOT.parent / "shared" / "data"
+SCRIPTS = {
+    "fashion_mnist": ["fmnist"],
+    "qmnist_writers": ["qmnist_writers", "mnist"],
+    "shakespeare": ["shakespeare_roles"],
+    "stack_exchange": ["stackexchange"],
+}
+
+
+def run(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(ROOT / "experiments" / f"{script}.py"), *arguments]
+    return subprocess.run(command, capture_output=True, text=True)
+
+
+def test_every_script_is_in_this_list() -> None:
+    found = {path.stem for path in (ROOT / "experiments").glob("*.py")} - {"common"}
+    assert found == set(SCRIPTS)
+
+
+@pytest.mark.parametrize("script", ["qmnist_writers", "stack_exchange"])
+def test_it_runs_on_real_data(script: str, tmp_path: Path) -> None:
+    folders = [DATA / name for name in SCRIPTS[script]]
+    if not all(folder.is_dir() for folder in folders):
+        pytest.skip(f"the real data is not here: {', '.join(map(str, folders))}")
+    said = run(script, *map(str, folders), "--rounds", "2", "--only", "FedAvg,FedAdam", "--out", str(tmp_path))
+    assert said.returncode == 0, said.stderr
+    assert "│ FedAdam" in said.stdout
+    rows = json.loads((tmp_path / f"{script}.json").read_text())
+    assert [len(rows[name]["rounds"]) for name in ("FedAvg", "FedAdam")] == [2, 2]
+    assert (tmp_path / f"{script}.png").stat().st_size > 10_000
+
+
+def test_help_and_bad_usage() -> None:
+    assert "Fashion-MNIST as in DSGD" in run("fashion_mnist", "--help").stdout
+    said = run("fashion_mnist", "/nowhere", "--only", "FedNothing")
+    assert said.returncode == 2
+    assert "FedNothing is not among Delta-SGD" in said.stderr.replace("\n", " ").replace("│", "")
