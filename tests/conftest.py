@@ -37,3 +37,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("backend")
             if item.callspec.params["backend"] == "numba":  # type: ignore[attr-defined]
                 item.add_marker(pytest.mark.xdist_group("numba"))  # compiled in one worker, not in each
+                continue
+        case = getattr(item, "callspec", None) and item.callspec.params.get("name")  # type: ignore[attr-defined]
+        if isinstance(case, str) and "1000003" in case:
+            item.add_marker(pytest.mark.xdist_group(case))  # one worker computes the large case's oracle, once
