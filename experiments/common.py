@@ -134,7 +134,7 @@ def _cells(one: Result, metric: str) -> list[str]:
     return [
         *(f"{scale * number:.4g}{unit}" for number in numbers),
         str(at),
-        f"{history.last('train_loss'):.4g}",
+        f"{history.last('train_loss'):.4g}",  # of the last round that trained anybody
         str(sum(history.column("skipped"))),
         f"{one.seconds / len(history):.3f}",
         f"{one.seconds:.1f}",

@@ -47,7 +47,8 @@ class Mean:
         named = isinstance(self.weights, str)
         if named and self.weights in ("examples", "uniform"):
             return
-        given = torch.as_tensor(() if named else self.weights, dtype=torch.float64)
+        fits = isinstance(self.weights, (Sequence, Tensor)) and not named
+        given = torch.as_tensor(self.weights if fits else (), dtype=torch.float64)
         if given.shape != (clients,) or not bool((torch.isfinite(given) & (given >= 0)).all()):
             raise ValueError(f"weights: must be 'examples', 'uniform' or {clients} finite numbers >= 0, one per client")
 

@@ -35,7 +35,7 @@ def write(directory: str | Path, round: int, tensors: Mapping[str, Tensor], mani
     _put(scratch, held)
     target = home / f"round-{round:08d}.json"
     content = {"format": FORMAT, "round": round, "tensors": held.name, "sha256": digest, **manifest}
-    scratch.write_text(json.dumps(content))
+    scratch.write_text(_sealed(content))
     _put(scratch, target)
     for other in home.glob(f"round-{round:08d}-*.safetensors"):  # of an earlier checkpoint of the same round
         if other != held:
@@ -47,7 +47,7 @@ def read(path: str | Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """The manifest and the tensors of a checkpoint: a JSON file, or a directory, whose newest is taken."""
     target = newest(path)
     try:
-        manifest = json.loads(target.read_text())
+        manifest = _opened(target.read_text())
         if manifest["format"] != FORMAT:
             raise ValueError(f"it has format {manifest['format']!r}, this FastFed reads {FORMAT}")
         held = target.parent / manifest["tensors"]
@@ -56,6 +56,48 @@ def read(path: str | Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
         return manifest, load_file(held)
     except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
         raise DamagedCheckpoint(f"{target}: damaged ({error or type(error).__name__}). {_offer(target)}") from error
+
+
+def _sealed(manifest: Mapping[str, Any]) -> str:
+    """The manifest as JSON, with a digest of its own."""
+    text = json.dumps(manifest, allow_nan=False)
+    return json.dumps({"seal": hashlib.sha256(text.encode()).hexdigest(), "manifest": manifest}, allow_nan=False)
+
+
+def _opened(text: str) -> dict[str, Any]:
+    """The manifest that `_sealed` wrote, unchanged since."""
+    content = json.loads(text)
+    manifest: dict[str, Any] = content["manifest"]
+    if hashlib.sha256(json.dumps(manifest).encode()).hexdigest() != content["seal"]:
+        raise ValueError("its contents are not what was written")
+    return manifest
+
+
+def claim(directory: str | Path, run: str, round: int, resumed: bool) -> None:
+    """Makes sure that a directory holds no checkpoint that a run at this round would mix with.
+
+    Checkpoints of another run are refused, and so are later ones of this run unless it was `resumed` from an earlier
+    one: then they are set aside, out of the way of "the newest".
+    """
+    later = [path for path in all_of(directory) if int(path.stem.removeprefix("round-")) > round]
+    for path in all_of(directory):
+        if _run_of(path) not in (run, None):
+            raise ValueError(f"checkpoint: {directory} holds {path.name} of another run; name another directory")
+    if later and not resumed:
+        raise ValueError(
+            f"checkpoint: {directory} holds {later[-1].name}, and this run is at round {round}; go on from there with "
+            f"Simulation.resume, or name another directory"
+        )
+    for path in later:
+        path.replace(path.with_name(f"{path.name}.set-aside"))
+
+
+def _run_of(path: Path) -> str | None:
+    """Which run a checkpoint belongs to; None if it cannot be read."""
+    try:
+        return str(_opened(path.read_text())["run"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def newest(path: str | Path) -> Path:
@@ -74,6 +116,11 @@ def all_of(directory: str | Path) -> list[Path]:
     return sorted(Path(directory).glob("round-*.json"))
 
 
+def rounds_of(directory: str | Path) -> set[int]:
+    """The rounds that a directory has checkpoints of."""
+    return {int(path.stem.removeprefix("round-")) for path in all_of(directory)}
+
+
 def prune(directory: str | Path, keep: int, spare: Iterable[int] = ()) -> None:
     """Removes all but the last `keep` checkpoints and those of the rounds to `spare`."""
     spared = {f"round-{round:08d}" for round in spare}
@@ -84,6 +131,8 @@ def prune(directory: str | Path, keep: int, spare: Iterable[int] = ()) -> None:
     for held in Path(directory).glob("round-*.safetensors"):
         if held.stem.rpartition("-")[0] not in complete:
             held.unlink()
+    for scratch in Path(directory).glob(".round-*.tmp"):  # of a run that was killed while it wrote
+        scratch.unlink()
 
 
 def _offer(damaged: Path) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
-from .kernels.table import CLIENT_RULES, resolve_options
+from .kernels.table import CLIENT_RULES, NON_NEGATIVE, resolve_options
 
 _NOT_STEP_OPTIONS = ("warmup", "v0", "delay_mode", "delay_unit", "same_batch", "form", "cover")
 
@@ -88,6 +88,8 @@ class Adaptive(Client):
     def __post_init__(self) -> None:
         if self.delay_unit not in ("step", "epoch"):
             raise ValueError(f"delay_unit: must be 'step' or 'epoch', got {self.delay_unit!r}")
+        if self.v0 is not None and not NON_NEGATIVE.admits(self.v0):
+            raise ValueError(f"v0: must be {NON_NEGATIVE.words}, got {self.v0!r}")
         super().__post_init__()
 
 

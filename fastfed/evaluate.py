@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from queue import SimpleQueue
 from typing import NamedTuple
@@ -125,11 +126,13 @@ class Evaluator:
         return self._metrics(total)
 
     def per_client(self, x: Tensor, visit: Visit) -> dict[str, float]:
-        """The metric of every client of a visit that has examples: its mean, 10th and 90th percentile."""
+        """The metric over the clients of a visit that have something to measure: mean, 10th and 90th percentile."""
         begins, ends = visit.offsets[:-1].tolist(), visit.offsets[1:].tolist()
         rows = [visit.rows[b:e] for b, e in zip(begins, ends, strict=True) if e > b]
         values = [self._metrics(tally)[self.metric] for tally in self._tallies(x, visit.examples, rows)]
-        spread = torch.tensor(values, dtype=torch.float64)
+        spread = torch.tensor([value for value in values if not math.isnan(value)], dtype=torch.float64)
+        if len(spread) == 0:
+            raise ValueError(f"per_client: no client has examples that {self.metric} could be measured on")
         low, high = torch.quantile(spread, torch.tensor([0.1, 0.9], dtype=torch.float64)).tolist()
         return {f"{self.metric}_mean": float(spread.mean()), f"{self.metric}_p10": low, f"{self.metric}_p90": high}
 

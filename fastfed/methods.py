@@ -89,6 +89,9 @@ def fedada2(
     for name, value, known in (("server", server, _JOINT_SERVERS), ("client", client, _JOINT_CLIENTS)):
         if value not in known:
             raise ValueError(f"{name}: must be {' or '.join(map(repr, known))}, got {value!r}")
+    for name, flag in (("sm3", sm3), ("transmit", transmit)):
+        if not isinstance(flag, bool):
+            raise ValueError(f"{name}: must be True or False, got {flag!r}")
     local: Client
     if sm3:
         local = clients.SM3(lr=client_lr, eps=eps, delay=delay, form=client)

@@ -155,7 +155,7 @@ def participation(cohort: Any) -> Participation:
     """What ``Simulation(cohort=...)`` means: a number of clients, a `Participation`, ids by round, or a function."""
     if isinstance(cohort, (Uniform, Poisson, Given, Chosen)):
         return cohort
-    if isinstance(cohort, numbers.Integral):
+    if isinstance(cohort, numbers.Integral) and not isinstance(cohort, bool):
         return Uniform(int(cohort))
     if callable(cohort):
         return Chosen(cohort)
@@ -195,7 +195,7 @@ class LocalWork:
     def __post_init__(self) -> None:
         if (self.epochs is None) == (self.steps is None):
             raise ValueError(f"epochs: give either epochs or steps, got {self.epochs!r} and {self.steps!r}")
-        if self.epochs is not None and not 0 < self.epochs < math.inf:
+        if self.epochs is not None and not (isinstance(self.epochs, numbers.Real) and 0 < self.epochs < math.inf):
             raise ValueError(f"epochs: must be > 0, got {self.epochs!r}")
         if isinstance(self.batch_size, bool) or not isinstance(self.batch_size, int) or self.batch_size < 1:
             raise ValueError(f"batch_size: must be a whole number >= 1, got {self.batch_size!r}")
@@ -211,7 +211,8 @@ class LocalWork:
             return given.expand(len(cohort)).clone() if given.dim() == 0 else given[cohort]
         assert epochs is not None
         whole = int(epochs)
-        return whole * _batches(sizes, batch_size) + _batches(sizes * (epochs - whole), batch_size)
+        steps = whole * _batches(sizes, batch_size) + _batches(sizes * (epochs - whole), batch_size)
+        return torch.where(sizes > 0, steps.clamp(min=1), 0)
 
     def positions_of(self, sizes: Tensor, epochs: float | None) -> Tensor | None:
         """How many examples each client sees in all, where batches cross epoch borders; at least one if it has any."""
@@ -291,6 +292,8 @@ class SyncPlanner:
             return None
         lr = self.client.lr if tuning.lr is None else tuning.lr  # type: ignore[attr-defined]
         lr *= factor("client_schedule", self.client_schedule, round)
+        if lr == 0 and self.client.rule == "delta_sgd":
+            raise ValueError(f"client_schedule: Delta-SGD cannot start from a step size of 0, as in round {round}")
         return torch.full((clients,), lr, dtype=torch.float64)
 
 

@@ -73,5 +73,5 @@ class _Lines:
 
 
 def _numbers(row: dict[str, Any]) -> str:
-    shown = [name for name in row if name == "train_loss" or name.startswith("test_")]
+    shown = [name for name in row if (name == "train_loss" or name.startswith("test_")) and row[name] is not None]
     return "  ".join(f"{name.replace('_', ' ')} {row[name]:.4g}" for name in shown)

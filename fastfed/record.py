@@ -26,9 +26,10 @@ class History:
     """The rows of a run, one per round, in order: dictionaries that JSON can hold.
 
     Every row has round (counted from 1), clients, examples, steps, train_loss, delta_norm, step_size and its _min and
-    _max, skipped (clients refused), idle (clients without a step), changed (whether the model moved), bytes_down and
-    bytes_up (of the whole round), client_optimizer_bytes, server_lr and seconds_<room>. Rows of evaluated rounds have
-    test_loss and test_accuracy, test_recall_at_5 or test_mse besides, and what was asked for per client.
+    _max, counted (clients that are in the mean), skipped (clients refused), idle (clients without a step), changed
+    (whether the model moved), bytes_down and bytes_up (of the whole round), client_optimizer_bytes, server_lr and
+    seconds_<room>. Rows of evaluated rounds have test_loss and test_accuracy, test_recall_at_5 or test_mse besides, and
+    what was asked for per client. None stands for what is not a finite number, or not there because no client counted.
     """
 
     rounds: list[Row] = field(default_factory=list)
@@ -40,8 +41,8 @@ class History:
         return iter(self.rounds)
 
     def column(self, name: str) -> list[Any]:
-        """A column's values, of the rounds that have it."""
-        return [row[name] for row in self.rounds if name in row]
+        """A column's values, of the rounds that have one."""
+        return [row[name] for row in self.rounds if row.get(name) is not None]
 
     def last(self, name: str) -> Any:
         """The newest value of a column."""
@@ -51,13 +52,13 @@ class History:
         return values[-1]
 
     def best(self, name: str) -> float:
-        """The best value of a metric."""
+        """The best finite value of a metric."""
         return float((max if higher_is_better(name) else min)(self.column(name)))
 
     def rounds_to(self, name: str, target: float) -> int | None:
         """The first round (counted from 1) whose metric is at least as good as `target`; None if there is none."""
         for row in self.rounds:
-            if name in row and reaches(name, row[name], target):
+            if reaches(name, row.get(name), target):
                 return int(row["round"])
         return None
 
@@ -66,8 +67,10 @@ class History:
         return [{k: v for k, v in row.items() if not k.startswith("seconds")} for row in self.rounds]
 
 
-def reaches(name: str, value: float, target: float) -> bool:
+def reaches(name: str, value: float | None, target: float) -> bool:
     """Whether a metric's value is at least as good as the target."""
+    if value is None:
+        return False
     return value >= target if higher_is_better(name) else value <= target
 
 
@@ -78,13 +81,18 @@ def training_columns(outcome: Outcome | None, aggregate: Aggregate) -> Row:
     examples, steps = scalars.get("examples", torch.zeros(0)), scalars.get("steps", torch.zeros(0))
     row |= {"clients": len(examples), "examples": int(examples.sum()), "steps": int(steps.sum())}
     if outcome is None or aggregate.counted == 0:
-        return row
+        return row | dict.fromkeys(("train_loss", "delta_norm", "step_size", "step_size_min", "step_size_max"))
     counts = (steps > 0) & ~outcome.refused
     row["train_loss"] = _weighted_mean(scalars["mean_loss"][counts], examples[counts])
     row["delta_norm"] = float(scalars["delta_norm"][counts].mean())
     sizes = scalars["step_size"][counts]
     row |= {"step_size": float(sizes.mean()), "step_size_min": float(sizes.min()), "step_size_max": float(sizes.max())}
     return row
+
+
+def finite(row: Mapping[str, Any]) -> Row:
+    """The row with None for every number that is not finite: JSON has no other."""
+    return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in row.items()}
 
 
 def _weighted_mean(values: Tensor, weights: Tensor) -> float:
@@ -121,13 +129,11 @@ class JsonLines:
 def read_json_lines(path: str | Path) -> History:
     """The history that `JsonLines` wrote; an unfinished last line is left out."""
     lines = Path(path).read_text().splitlines(keepends=True)
-    return History([json.loads(line, parse_constant=float) for line in lines if line.endswith("\n")])
+    return History([json.loads(line) for line in lines if line.endswith("\n")])
 
 
 def _line(row: Mapping[str, Any]) -> str:
-    """JSON knows no NaN: it becomes null."""
-    finite = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in row.items()}
-    return json.dumps(finite) + "\n"
+    return json.dumps(row, allow_nan=False) + "\n"
 
 
 class TensorBoard:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import hashlib
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,7 +14,7 @@ from torch import Tensor, nn
 from .recipe import NoRecipe, from_json, to_json
 
 _GIVEN_AGAIN = "must be given again"
-_CHANGEABLE = ("executor", "threads", "device")  # settings that change no result
+_CHANGEABLE = ("executor", "threads", "device")  # how it runs: threads change no bit, the others agree to rounding
 
 
 def constants(model: nn.Module) -> dict[str, Tensor]:
@@ -21,16 +23,30 @@ def constants(model: nn.Module) -> dict[str, Tensor]:
     return {**frozen, **dict(model.named_buffers())}
 
 
+def run_id(settings: Mapping[str, Any], x: Tensor) -> str:
+    """Tells a run from another: by its settings, but for those that say how it runs, and the model it starts from."""
+    named = {name: setting_json(name, value) for name, value in settings.items() if name not in _CHANGEABLE}
+    digest = hashlib.sha256(json.dumps(named, sort_keys=True).encode())
+    digest.update(x.contiguous().numpy().tobytes())
+    return digest.hexdigest()[:16]
+
+
 def describe(model: nn.Module) -> str:
     """The module's layers, and the shape of everything that they hold."""
-    shapes = ", ".join(f"{name} {tuple(tensor.shape)}" for name, tensor in model.state_dict().items())
-    return f"{model}\nwith {shapes}"
+    frozen = {name for name, p in model.named_parameters() if not p.requires_grad}
+    kinds = (
+        f"{name} {tensor.dtype} {tuple(tensor.shape)}{' frozen' * (name in frozen)}"
+        for name, tensor in model.state_dict().items()
+    )
+    return f"{model}\nwith {', '.join(kinds)}"
 
 
 def model_again(model: nn.Module, manifest: Mapping[str, Any], held: Mapping[str, Tensor]) -> nn.Module:
     """A copy of the checkpoint's module with what was not trained (`held`) as it was; another module is refused."""
     if describe(model) != manifest["module"]:
-        raise ValueError(f"model: is not the one of this checkpoint, which is\n{manifest['module']}")
+        raise ValueError(
+            f"model: is not the one of this checkpoint (give it as model=), which is\n{manifest['module']}"
+        )
     model = copy.deepcopy(model)
     for name, tensor in constants(model).items():
         tensor.copy_(held[name])
@@ -47,7 +63,7 @@ def setting_json(name: str, value: Any) -> Any:
     try:
         return to_json(name, value)
     except NoRecipe:
-        return {_GIVEN_AGAIN: repr(value)}
+        return {_GIVEN_AGAIN: type(value).__name__}
 
 
 def settings_again(saved: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
-from .kernels.table import SERVER_RULES, resolve_options
+from .kernels.table import NON_NEGATIVE, SERVER_RULES, resolve_options
 
 _STATE_ONLY = ("v0", "vmax0")
 
@@ -20,6 +20,10 @@ class Server:
 
     def __post_init__(self) -> None:
         resolve_options(f"server rule {self.rule!r}", SERVER_RULES[self.rule].options, self.step_options())
+        for name in _STATE_ONLY:
+            value = getattr(self, name, None)
+            if value is not None and not NON_NEGATIVE.admits(value):
+                raise ValueError(f"{name}: must be {NON_NEGATIVE.words}, got {value!r}")
 
     def step_options(self) -> dict[str, Any]:
         """The options of ``kernels.server_step``."""

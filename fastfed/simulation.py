@@ -6,7 +6,7 @@ import copy
 import signal
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -21,15 +21,15 @@ from ._version import __version__
 from .aggregate import Aggregate, Mean
 from .clients import Client
 from .data import Federation
-from .evaluate import Evaluator
+from .evaluate import Evaluator, metric_of
 from .exchange import Exchange
 from .losses import Loss
 from .packing import Packing
 from .plan import LocalWork, RoundPlan, SyncPlanner, Tuning, participation
 from .progress import display
 from .recipe import recipe_of
-from .record import ROOMS, History, JsonLines, Recorder, Row, TensorBoard, reaches, training_columns
-from .resume import below, constants, describe, made_again, model_again, setting_json, settings_again
+from .record import ROOMS, History, JsonLines, Recorder, Row, TensorBoard, finite, reaches, training_columns
+from .resume import below, constants, describe, made_again, model_again, run_id, setting_json, settings_again
 from .schedules import Schedule
 from .servers import FedAvg, Server
 from .step import ServerModel
@@ -109,6 +109,9 @@ class Simulation:
             "bytes_down": costs.bytes_down(self.packing, exchange),
             "bytes_up": costs.bytes_up(self.packing, exchange),
         }
+        self._run = run_id(self.settings, self.server.x)
+        self._resumed = False
+        self._between_rounds = True
         self._optimizer_bytes = costs.optimizer_bytes(client, self.packing, exchange)
         self._evaluator: Evaluator | None = None
 
@@ -142,6 +145,7 @@ class Simulation:
         with clock("train"):
             work, outcome = self._train(plan)
         with _uninterrupted():  # what follows happens as a whole, so that Ctrl-C leaves a state between two rounds
+            self._between_rounds = False
             with clock("aggregate"):
                 aggregate = self._aggregate(work, outcome)
             with clock("step"):
@@ -149,9 +153,10 @@ class Simulation:
             with clock("tune"):
                 self._learn(plan, work, outcome, aggregate, changed)
             with clock("record"):
-                row = self._row(plan, outcome, aggregate, changed)
+                row = finite(self._row(plan, outcome, aggregate, changed))
                 self.history.rounds.append(row)
             row |= clock.seconds
+            self._between_rounds = True
         return row
 
     def _train(self, plan: RoundPlan) -> tuple[RoundWork | None, Outcome | None]:
@@ -229,27 +234,58 @@ class Simulation:
         for name, value in (("evaluate_every", evaluate_every), ("checkpoint_every", checkpoint_every), ("keep", keep)):
             if isinstance(value, bool) or not isinstance(value, int) or value < (0 if name == "evaluate_every" else 1):
                 raise ValueError(f"{name}: must be a whole number >= {int(name != 'evaluate_every')}, got {value!r}")
-        _check_target(target, evaluate_every, self.fed)
+        self._check_target(target, evaluate_every, per_client)
+        if checkpoint:
+            checkpoints.claim(checkpoint, self._run, self.round, self._resumed)
+        self._evaluate_if_missed(evaluate_every, per_client, end)
         with _recorders(log, tensorboard, self.history) as recorders, display(progress, self.round, end) as shown:
             try:
-                self._evaluate_if_missed(evaluate_every, per_client)
-                while self.round < end:
+                while self.round < end and not self._has_reached(target):
                     row = self.step()
                     if evaluate_every and (self.round % evaluate_every == 0 or self.round == end):
                         self._evaluate_into(row, per_client)
                     for recorder in recorders:
                         recorder.write(row)
                     shown.show(row)
-                    reached = target is not None and _reached(target, row)
-                    if checkpoint and (self.round % checkpoint_every == 0 or self.round == end or reached):
+                    ends = self.round == end or self._has_reached(target)
+                    if checkpoint and (ends or self.round % checkpoint_every == 0 or self._is_best(row)):
                         self.save(checkpoint, keep=keep)
-                    if reached:
-                        break
-            except KeyboardInterrupt:
-                if checkpoint:
+            except BaseException:  # Ctrl-C above all, but nothing that was trained should be lost to any error
+                if checkpoint and self._between_rounds:
                     self.save(checkpoint, keep=keep)
                 raise
         return self.history
+
+    def _check_target(self, target: Mapping[str, float] | None, evaluate_every: int, per_client: bool) -> None:
+        """A target is one that this run can measure."""
+        metric = metric_of(self.settings["loss"])
+        tested = {"test_loss", f"test_{metric}"} if self.fed.test is not None else set()
+        spread = {f"client_{metric}_{part}" for part in ("mean", "p10", "p90")} if per_client else set()
+        for name in target or ():
+            if name != "train_loss" and name not in tested | spread:
+                known = ", ".join(["train_loss", *sorted(tested | spread)])
+                raise ValueError(f"target: this run does not measure {name!r}; it measures {known}")
+            if name != "train_loss" and not evaluate_every:
+                raise ValueError(f"target: {name} is never measured with evaluate_every=0")
+
+    def _has_reached(self, target: Mapping[str, float] | None) -> bool:
+        if not target or not self.history.rounds:
+            return False
+        last = self.history.rounds[-1]
+        return all(reaches(name, last.get(name), value) for name, value in target.items())
+
+    def _is_best(self, row: Row) -> bool:
+        """Whether a round's metric is better than every one before it."""
+        before = History(self.history.rounds[:-1])
+        value = row.get(self._metric)
+        return value is not None and (
+            not before.column(self._metric) or not reaches(self._metric, before.best(self._metric), value)
+        )
+
+    @property
+    def _metric(self) -> str:
+        """The column that says how good the model is."""
+        return f"test_{metric_of(self.settings['loss'])}"
 
     def evaluate(self, *, per_client: bool = False) -> dict[str, float]:
         """The global model on the test set: test_loss and test_accuracy, test_recall_at_5 or test_mse.
@@ -277,9 +313,9 @@ class Simulation:
             )
         return found
 
-    def _evaluate_if_missed(self, evaluate_every: int, per_client: bool) -> None:
+    def _evaluate_if_missed(self, evaluate_every: int, per_client: bool, end: int) -> None:
         """A run that was interrupted while it evaluated has a last row without metrics."""
-        due = evaluate_every and self.round and self.round % evaluate_every == 0
+        due = evaluate_every and self.round and (self.round % evaluate_every == 0 or self.round == end)
         if due and "seconds_evaluate" not in self.history.rounds[-1]:
             self._evaluate_into(self.history.rounds[-1], per_client)
 
@@ -287,7 +323,7 @@ class Simulation:
         if self.fed.test is None and not per_client:
             return
         began = time.perf_counter()
-        row |= self.evaluate(per_client=per_client)
+        row |= finite(self.evaluate(per_client=per_client))
         row["seconds_evaluate"] = time.perf_counter() - began
 
     # ---- checkpoints ------------------------------------------------------------------------------------------------
@@ -299,7 +335,7 @@ class Simulation:
         """
         target = checkpoints.write(path, self.round, self._tensors(), self._manifest())
         if keep is not None:
-            checkpoints.prune(path, keep, spare=self._best_rounds())
+            checkpoints.prune(path, keep, spare=self._best_round(checkpoints.rounds_of(path)))
         return target
 
     @classmethod
@@ -309,7 +345,8 @@ class Simulation:
         """The simulation of a checkpoint: a file, or a directory, whose newest is taken. It goes on to the same bits.
 
         A model of ``ff.models`` and data of ``ff.data`` are made again; others must be given, and so must settings that
-        JSON cannot hold (callables, tensors). `executor`, `threads` and `device` may be changed.
+        JSON cannot hold (callables, tensors). `threads` may be changed, and so may `executor` and `device`, which agree
+        to rounding only.
         """
         manifest, tensors = checkpoints.read(path)
         model = model_again(made_again("model", manifest["model"], model), manifest, below("constant.", tensors))
@@ -327,11 +364,16 @@ class Simulation:
         tensors |= {f"tuner.{name}": tensor for name, tensor in self.tuner.state().items()}
         return tensors | {f"constant.{name}": tensor for name, tensor in constants(self.model).items()}
 
+    def _saved_settings(self) -> dict[str, Any]:
+        """The settings, with the executor that "auto" stands for here."""
+        return {**self.settings, "executor": self.executor.name}
+
     def _manifest(self) -> dict[str, Any]:
         model_recipe, data_recipe = recipe_of(self.model), recipe_of(self.fed)
         return {
             "fastfed": __version__,
-            "settings": {name: setting_json(name, value) for name, value in self.settings.items()},
+            "run": self._run,
+            "settings": {name: setting_json(name, value) for name, value in self._saved_settings().items()},
             "model": model_recipe and model_recipe.json(),
             "module": describe(self.model),
             "data": data_recipe and data_recipe.json(),
@@ -346,13 +388,15 @@ class Simulation:
             self.companion.load(below("exchange.", tensors))
         self.tuning = self.tuner.load(below("tuner.", tensors))
         self.history = History(manifest["history"])
+        self._run, self._resumed = manifest["run"], True
 
-    def _best_rounds(self) -> list[int]:
-        """The evaluated round with the best metric, if there is one."""
-        metric = f"test_{self._evaluator.metric}" if self._evaluator else ""
-        rows = [row for row in self.history if metric in row]
-        best = self.history.best(metric) if rows else None
-        return [row["round"] for row in rows if row[metric] == best][:1]
+    def _best_round(self, among: Container[int]) -> list[int]:
+        """The evaluated round of these with the best metric, if there is one."""
+        rows = [row for row in self.history if row["round"] in among and row.get(self._metric) is not None]
+        if not rows:
+            return []
+        best = History(rows).best(self._metric)
+        return [row["round"] for row in rows if row[self._metric] == best][:1]
 
 
 class _Clock:
@@ -406,22 +450,15 @@ def _check_settings(settings: Mapping[str, Any], fed: Federation) -> None:
         raise TypeError(f"server: must be an optimizer of fastfed.servers, got {server!r}")
     if settings["client_schedule"] is not None and client.finds_step_size and client.rule != "delta_sgd":
         raise ValueError(f"client_schedule: client rule {client.rule!r} finds its step size itself")
+    for name in ("client_schedule", "server_schedule"):
+        if settings[name] is not None and not callable(settings[name]):
+            raise TypeError(f"{name}: must be a function of the round, got {settings[name]!r}")
     if exchange is not None:
+        if not hasattr(exchange, "begin"):
+            raise TypeError(f"exchange: must be one of fastfed.exchange, got {exchange!r}")
         exchange.check(client, server)
     if len(fed) == 0:
         raise ValueError("fed: has no clients")
-
-
-def _check_target(target: Mapping[str, float] | None, evaluate_every: int, fed: Federation) -> None:
-    if target is not None and any(name.startswith("test_") for name in target):
-        if not evaluate_every:
-            raise ValueError("target: a test metric is never measured with evaluate_every=0")
-        if fed.test is None:
-            raise ValueError(f"target: {fed.name} has no test set to measure {', '.join(target)} on")
-
-
-def _reached(target: Mapping[str, float], row: Row) -> bool:
-    return all(name in row and reaches(name, row[name], value) for name, value in target.items())
 
 
 def _end_of_run(done: int, rounds: int | None, until: int | None) -> int:

@@ -149,10 +149,11 @@ class Federated:
     def fingerprint(self) -> str:
         """Tells this data from any other: who has which rows, and what a spread of the rows holds."""
         digest = hashlib.sha256()
-        for tensor in (self.rows, self.offsets):
-            digest.update(tensor.numpy().tobytes())
-        for store in (self.examples.inputs, self.examples.targets):
-            digest.update(_sample(store))
+        for tensor in (self.rows, self.offsets, self.test_rows, self.test_offsets):
+            digest.update(b"none" if tensor is None else tensor.numpy().tobytes())
+        for examples in (self.examples, self.test):
+            for store in () if examples is None else (examples.inputs, examples.targets):
+                digest.update(_sample(store))
         return digest.hexdigest()[:16]
 
 

@@ -18,6 +18,7 @@ from torch import nn
 import fastfed as ff
 from fastfed import checkpoint
 from fastfed.checkpoint import DamagedCheckpoint
+from fastfed.record import read_json_lines
 
 from .support import simulation, small_federation
 
@@ -145,7 +146,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_offered(tmp_path: P
     sim = simulation()
     sim.run(rounds=2, checkpoint=tmp_path, checkpoint_every=1, progress=False)
     older, newer = checkpoint.all_of(tmp_path)
-    held = tmp_path / json.loads(newer.read_text())["tensors"]
+    held = tmp_path / json.loads(newer.read_text())["manifest"]["tensors"]
     content = bytearray(held.read_bytes())
     content[-5] ^= 1  # one bit of one parameter
     held.write_bytes(content)
@@ -156,21 +157,112 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_offered(tmp_path: P
     assert ff.Simulation.resume(older, fed=sim.fed).round == 1
 
 
-@pytest.mark.parametrize("damage", ["truncated tensors", "no tensors", "truncated json", "other format"])
+@pytest.mark.parametrize("damage", ["truncated tensors", "no tensors", "truncated json", "other seed", "no history"])
 def test_every_kind_of_damage_is_named(damage: str, tmp_path: Path) -> None:
     path = simulation().save(tmp_path)
-    manifest = json.loads(path.read_text())
-    held = tmp_path / manifest["tensors"]
+    content = json.loads(path.read_text())
+    held = tmp_path / content["manifest"]["tensors"]
     if damage == "truncated tensors":
         held.write_bytes(held.read_bytes()[:100])
     elif damage == "no tensors":
         held.unlink()
     elif damage == "truncated json":
         path.write_text(path.read_text()[:-20])
+    elif damage == "other seed":
+        path.write_text(path.read_text().replace('"seed": 11', '"seed": 12'))
     else:
-        path.write_text(json.dumps(manifest | {"format": 99}))
+        del content["manifest"]["history"]
+        path.write_text(json.dumps(content))
     with pytest.raises(DamagedCheckpoint, match=r"round-00000000.json: damaged .* There is none before it"):
         ff.Simulation.resume(tmp_path)
+
+
+def test_another_format_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkpoint, "FORMAT", 99)
+    simulation().save(tmp_path)
+    monkeypatch.undo()
+    with pytest.raises(DamagedCheckpoint, match="it has format 99, this FastFed reads 1"):
+        ff.Simulation.resume(tmp_path)
+
+
+def test_a_directory_belongs_to_one_run(tmp_path: Path) -> None:
+    sim = simulation()
+    sim.run(rounds=3, checkpoint=tmp_path, checkpoint_every=1, progress=False)
+    with pytest.raises(ValueError, match=r"round-00000001.json of another run; name another directory"):
+        simulation(seed=12).run(rounds=9, checkpoint=tmp_path, progress=False)
+    with pytest.raises(ValueError, match=r"holds round-00000003.json, and this run is at round 0; go on from there"):
+        simulation().run(rounds=9, checkpoint=tmp_path, progress=False)
+    assert checkpoint.rounds_of(tmp_path) == {1, 2, 3}
+    sim.run(rounds=1, checkpoint=tmp_path, progress=False)
+    assert ff.Simulation.resume(tmp_path, fed=sim.fed).round == 4
+
+
+def test_going_back_behind_a_damaged_checkpoint(tmp_path: Path) -> None:
+    sim = simulation()
+    sim.run(rounds=4, checkpoint=tmp_path, checkpoint_every=2, progress=False)
+    older, newer = checkpoint.all_of(tmp_path)
+    newer.write_text("{")
+    resumed = ff.Simulation.resume(older, fed=sim.fed)
+    resumed.run(rounds=1, checkpoint=tmp_path, keep=1, evaluate_every=0, progress=False)
+    assert checkpoint.rounds_of(tmp_path) == {3}
+    again = ff.Simulation.resume(tmp_path, fed=sim.fed)
+    again.run(rounds=1, evaluate_every=0, progress=False)
+    assert torch.equal(again.params, sim.params)
+
+
+def test_the_best_is_kept_after_a_resume_too(tmp_path: Path) -> None:
+    schedule = lambda r: 1.0 if r < 4 else 300.0  # noqa: E731
+    sim = simulation(server=ff.servers.FedAvg(), client_schedule=schedule)
+    run = {"checkpoint": tmp_path, "checkpoint_every": 100, "keep": 1, "evaluate_every": 1, "progress": False}
+    sim.run(rounds=5, **run)
+    accuracies = sim.history.column("test_accuracy")
+    best = accuracies.index(max(accuracies)) + 1
+    assert best < 5
+    resumed = ff.Simulation.resume(tmp_path, fed=sim.fed, client_schedule=schedule)
+    resumed.run(rounds=1, **(run | {"evaluate_every": 0}))
+    assert checkpoint.rounds_of(tmp_path) == {best, 6}
+
+
+def test_a_model_of_other_precision_is_refused(tmp_path: Path) -> None:
+    model = ff.models.mlp(6, 5, 4).double()
+    sim = ff.Simulation(model, small_federation(), client=ff.clients.SGD(lr=0.1), cohort=3, executor="eager")
+    sim.run(rounds=1, progress=False)
+    path = sim.save(tmp_path)
+    with pytest.raises(ValueError, match=r"model: is not the one of this checkpoint \(give it as model=\)"):
+        ff.Simulation.resume(path, fed=sim.fed)
+    resumed = ff.Simulation.resume(path, fed=sim.fed, model=model)
+    for one in (sim, resumed):
+        one.run(rounds=1, progress=False)
+    assert_same(resumed, sim)
+
+
+def test_an_error_in_a_round_loses_no_round(tmp_path: Path) -> None:
+    def cohort(round: int) -> list[int]:
+        if round == 3:
+            raise RuntimeError("nobody is there")
+        return [round, round + 1]
+
+    sim = simulation(cohort=cohort)
+    with pytest.raises(RuntimeError, match="nobody is there"):
+        sim.run(rounds=9, checkpoint=tmp_path, checkpoint_every=100, evaluate_every=0, progress=False)
+    assert checkpoint.rounds_of(tmp_path) == {3}
+
+
+def test_an_evaluation_that_was_interrupted_is_made_up_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole, part = simulation(), simulation()
+    whole.run(until=3, evaluate_every=2, progress=False)
+
+    def interrupted(self: object, row: object, per_client: bool) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(ff.Simulation, "_evaluate_into", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        part.run(until=3, evaluate_every=2, checkpoint=tmp_path, progress=False)
+    monkeypatch.undo()
+    resumed = ff.Simulation.resume(tmp_path, fed=part.fed)
+    resumed.run(until=3, evaluate_every=2, log=tmp_path / "log.jsonl", progress=False)
+    assert_same(resumed, whole)
+    assert read_json_lines(tmp_path / "log.jsonl").without_seconds() == whole.history.without_seconds()
 
 
 def test_no_checkpoint_at_all(tmp_path: Path) -> None:
@@ -253,4 +345,8 @@ def test_ctrl_c_leaves_a_checkpoint(tmp_path: Path) -> None:
     code, output = finish(run)
     assert code == 130
     rounds = int(output.split()[-1])
-    assert ff.Simulation.resume(tmp_path).round == rounds
+    stopped = ff.Simulation.resume(tmp_path)
+    assert stopped.round == rounds
+    undisturbed = tmp_path / "undisturbed"
+    assert finish(start(undisturbed, rounds))[0] == 0
+    assert torch.equal(stopped.params, ff.Simulation.resume(undisturbed).params)

@@ -80,3 +80,17 @@ def test_what_is_better() -> None:
         False,
         False,
     ]
+
+
+def test_clients_with_nothing_to_measure_are_left_out() -> None:
+    model = nn.Linear(3, 4)
+    tags = torch.zeros(4, 4)
+    tags[:2, 1] = 1  # the second client's examples have no tag
+    examples = ff.data.Examples(torch.randn(4, 3), tags)
+    evaluator = Evaluator(model, "binary_cross_entropy")
+    visit = ff.data.Visit(examples, torch.arange(4), torch.tensor([0, 2, 4]))
+    x = Packing.of(model).pack(model)
+    assert evaluator.per_client(x, visit)["recall_at_5_mean"] == 1.0  # four tags: all are among the five likeliest
+    nobody = ff.data.Visit(examples, torch.tensor([2, 3]), torch.tensor([0, 2]))
+    with pytest.raises(ValueError, match="per_client: no client has examples that recall_at_5 could be measured on"):
+        evaluator.per_client(x, nobody)

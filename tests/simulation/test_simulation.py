@@ -82,6 +82,23 @@ def test_a_target_ends_the_run() -> None:
     assert history.rounds_to("test_accuracy", 2.0) is None
 
 
+def test_a_target_that_was_reached_stays_reached() -> None:
+    sim = simulation()
+    run = {"rounds": 100, "evaluate_every": 2, "target": {"test_accuracy": 0.6}, "progress": False}
+    first = len(sim.run(**run))
+    assert len(sim.run(**run)) == first
+
+
+def test_what_is_not_a_number_is_none() -> None:
+    """A learning rate that makes every client non-finite: there is no loss to speak of."""
+    sim = simulation(client=ff.clients.SGD(lr=1e30), server=ff.servers.FedAvg())
+    history = sim.run(rounds=3, evaluate_every=1, progress=False)
+    assert history.rounds[-1]["train_loss"] is None
+    assert history.rounds[-1]["skipped"] == 5
+    assert all(row.keys() >= {"train_loss", "delta_norm", "step_size", "counted"} for row in history)
+    json.dumps(history.rounds, allow_nan=False)
+
+
 def test_bytes_and_memory_of_each_method() -> None:
     d = 6 * 5 + 5 + 5 * 4 + 4
     fed, model = small_federation(), small_model()
@@ -278,6 +295,11 @@ def test_tensorboard_gets_every_number(tmp_path: object, monkeypatch: pytest.Mon
         ({"weights": "sizes"}, ValueError, "weights: must be 'examples', 'uniform' or 12 finite numbers"),
         ({"steps": [1, 2], "epochs": None}, ValueError, "one for each of the 12 clients"),
         ({"cohort": 13}, ValueError, "cohort: must be at most the number of clients, 12"),
+        ({"weights": None}, ValueError, "weights: must be 'examples', 'uniform' or 12 finite numbers"),
+        ({"epochs": "1"}, ValueError, "epochs: must be > 0, got '1'"),
+        ({"cohort": True}, TypeError, "cohort: must be a number of clients"),
+        ({"server_schedule": 0.5}, TypeError, "server_schedule: must be a function of the round"),
+        ({"exchange": "scaffold"}, TypeError, "exchange: must be one of fastfed.exchange"),
         ({"delta_clip": -1.0}, ValueError, "delta_clip: must be a finite number > 0"),
         ({"executor": "fast"}, ValueError, "executor: must be one of"),
         (
@@ -317,7 +339,12 @@ def test_bad_settings_are_refused_before_the_first_round(
         ({"rounds": -1}, "rounds: must be a whole number >= 0"),
         ({"rounds": 1, "evaluate_every": -1}, "evaluate_every: must be a whole number >= 0"),
         ({"rounds": 1, "keep": 0}, "keep: must be a whole number >= 1"),
-        ({"rounds": 1, "evaluate_every": 0, "target": {"test_accuracy": 1}}, "target: a test metric is never measured"),
+        ({"rounds": 1, "evaluate_every": 0, "target": {"test_accuracy": 1}}, "target: test_accuracy is never measured"),
+        (
+            {"rounds": 1, "target": {"accuracy": 0.5}},
+            "target: this run does not measure 'accuracy'; it measures train_loss",
+        ),
+        ({"rounds": 1, "target": {"client_accuracy_mean": 0.5}}, "does not measure 'client_accuracy_mean'"),
     ],
 )
 def test_bad_runs_are_refused(arguments: dict[str, object], message: str) -> None:
