@@ -16,11 +16,11 @@ from .train import DeltaPolicy, Outcome
 
 @dataclass(frozen=True)
 class Aggregate:
-    """`delta` (d,): the weighted mean of the clients' deltas. `finite`: all of it is. `counted`, `refused`, `idle`: how
-    many clients are in it, gave a non-finite delta, or took no step."""
+    """`delta` (d,): the weighted mean of the clients' deltas; `largest`: the largest magnitude in it, NaN or infinite
+    if one is. `counted`, `refused`, `idle`: how many clients are in it, gave a non-finite delta, or took no step."""
 
     delta: Tensor
-    finite: bool
+    largest: float
     counted: int
     refused: int
     idle: int
@@ -72,9 +72,10 @@ class Mean:
             share = float(policy.weights[counts].sum())  # the train room takes given weights as they are
             delta = delta / share if share > 0 else delta
         idle = int((steps == 0).sum())
-        return Aggregate(delta, _all_finite(delta), int(counts.sum()), int(refused.sum()), idle)
+        return Aggregate(delta, _largest(delta), int(counts.sum()), int(refused.sum()), idle)
 
 
-def _all_finite(vector: Tensor) -> bool:
-    """One pass: a sum is not finite if any part is not; only a suspicious sum needs the closer look."""
-    return bool(torch.isfinite(vector.sum())) or bool(torch.isfinite(vector).all())
+def _largest(vector: Tensor) -> float:
+    """The largest magnitude, in one pass; NaN if there is one."""
+    low, high = torch.aminmax(vector)
+    return float(torch.maximum(-low, high))

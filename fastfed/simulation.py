@@ -186,7 +186,7 @@ class Simulation:
 
     def _aggregate(self, work: RoundWork | None, outcome: Outcome | None) -> Aggregate:
         if work is None or outcome is None:
-            return Aggregate(torch.zeros_like(self.params), True, 0, 0, 0)
+            return Aggregate(torch.zeros_like(self.params), 0.0, 0, 0, 0)
         return self.aggregator.aggregate(work.policy, outcome)
 
     def _learn(

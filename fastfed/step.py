@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 
+import torch
 from torch import Tensor
 
 from . import kernels
@@ -23,15 +25,20 @@ class ServerModel:
         self.past: deque[Tensor] = deque(maxlen=history)
 
     def step(self, aggregate: Aggregate, lr: float) -> bool:
-        """Moves the model along the aggregate with learning rate `lr`; an aggregate that is not finite, or that no
-        client is in, changes nothing. Whether it moved."""
-        moves = aggregate.finite and aggregate.counted > 0
+        """Moves the model along the aggregate with learning rate `lr`; an aggregate that is not finite, so large that
+        moments or model would overflow, or that no client is in, changes nothing. Whether it moved."""
+        moves = aggregate.counted > 0 and aggregate.largest < self._limit(lr)  # NaN is below nothing
         if self.past.maxlen:
             self.past.appendleft(self.x.clone())
         if moves:
             options = self.server.step_options() | {"lr": lr}
             kernels.server_step(self.server.rule, self.x, aggregate.delta, self.state, **options)
         return moves
+
+    def _limit(self, lr: float) -> float:
+        """What an aggregate's numbers must stay below, with room for moments that grow over many rounds."""
+        most = 0.01 * torch.finfo(self.x.dtype).max
+        return math.sqrt(most) if "v" in self.state else most / max(lr, 1.0)
 
     def tensors(self) -> dict[str, Tensor]:
         """Model and state by name, for a checkpoint."""

@@ -173,24 +173,39 @@ def test_a_cohort_of_weight_0_changes_nothing() -> None:
     assert sim.run(rounds=1, evaluate_every=0, progress=False).rounds[1]["counted"] == 1
 
 
-def test_an_aggregate_that_is_not_finite_changes_nothing() -> None:
-    """Each delta is finite, but 3e38 times 12 is not: the weighted sum overflows."""
-    fed = small_federation()
-    sim = simulation(fed, server=ff.servers.FedAdam(lr=0.1), client=ff.clients.SGD(lr=0.1))
+@pytest.mark.parametrize(
+    ("server", "number"),
+    [
+        (ff.servers.FedAdam(lr=0.1), torch.inf),
+        (ff.servers.FedAdam(lr=0.1), torch.nan),
+        (ff.servers.FedAdam(lr=0.1), -1e25),  # its square is more than a float32 holds
+        (ff.servers.FedAvg(lr=100.0), 3e37),  # and so is a hundred times this
+        (ff.servers.FedAvg(), -torch.inf),
+    ],
+)
+def test_an_aggregate_that_nobody_can_step_along_changes_nothing(server: ff.servers.Server, number: float) -> None:
+    sim = simulation(server=server)
     sim.run(rounds=1, evaluate_every=0, progress=False)
     params, state = sim.params.clone(), {name: t.clone() for name, t in sim.server.state.items()}
-    finite = sim.executor.run
+    usual = sim.executor.run
 
-    def overflowing(work: object) -> object:
-        outcome = finite(work)  # type: ignore[arg-type]
-        outcome.delta[3] = torch.inf
+    def spoilt(work: object) -> object:
+        outcome = usual(work)  # type: ignore[arg-type]
+        outcome.delta[3] = number
         return outcome
 
-    sim.executor.run = overflowing  # type: ignore[method-assign, assignment]
+    sim.executor.run = spoilt  # type: ignore[method-assign, assignment]
     row = sim.run(rounds=1, evaluate_every=0, progress=False).rounds[-1]
     assert row["changed"] is False
     assert torch.equal(sim.params, params)
     assert all(torch.equal(state[name], sim.server.state[name]) for name in state)
+
+
+def test_a_large_aggregate_is_still_stepped_along() -> None:
+    sim = simulation(server=ff.servers.FedAvg(), client=ff.clients.SGD(lr=1e3))
+    before = sim.params.clone()
+    assert sim.run(rounds=1, evaluate_every=0, progress=False).rounds[0]["changed"] is True
+    assert float((sim.params - before).abs().max()) > 10
 
 
 def test_delta_clip_bounds_the_move() -> None:
