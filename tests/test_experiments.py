@@ -29,16 +29,23 @@ def test_every_script_is_in_this_list() -> None:
     assert found == set(SCRIPTS)
 
 
-@pytest.mark.parametrize("script", ["qmnist_writers", "stack_exchange"])
-def test_it_runs_on_real_data(script: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("script", "methods"),
+    [
+        ("fashion_mnist", ("Delta-SGD", "SGD 0.1")),
+        ("qmnist_writers", ("FedAvg", "FedAdam")),
+        ("stack_exchange", ("FedAvg", "FedAdam")),
+    ],  # the Shakespeare model's evaluation alone takes longer than all of these
+)
+def test_it_runs_on_real_data(script: str, methods: tuple[str, str], tmp_path: Path) -> None:
     folders = [DATA / name for name in SCRIPTS[script]]
     if not all(folder.is_dir() for folder in folders):
         pytest.skip(f"the real data is not here: {', '.join(map(str, folders))}")
-    said = run(script, *map(str, folders), "--rounds", "2", "--only", "FedAvg,FedAdam", "--out", str(tmp_path))
+    said = run(script, *map(str, folders), "--rounds", "2", "--only", ",".join(methods), "--out", str(tmp_path))
     assert said.returncode == 0, said.stderr
-    assert "│ FedAdam" in said.stdout
+    assert f"│ {methods[1]} " in said.stdout
     rows = json.loads((tmp_path / f"{script}.json").read_text())
-    assert [len(rows[name]["rounds"]) for name in ("FedAvg", "FedAdam")] == [2, 2]
+    assert [len(rows[name]["rounds"]) for name in methods] == [2, 2]
     assert (tmp_path / f"{script}.png").stat().st_size > 10_000
 
 
