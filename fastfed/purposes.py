@@ -17,4 +17,10 @@ class Purpose(IntEnum):
     NOISE = 3
     PARTITION = 4
     SYNTHETIC = 5
+    MIXTURE = 6
+    STALENESS = 7
+    EPOCHS = 8
+    EVENTS = 9
+    FLEET = 10
+    COMPRESSION = 11
     DROPOUT = 1 << 16
