@@ -1,6 +1,22 @@
 """FastFed: federated optimisation simulated fast."""
 
-from . import clients, data, exchange, kernels, methods, models, plan, schedules, servers, train
+from . import (
+    clients,
+    compression,
+    data,
+    exchange,
+    fleet,
+    kernels,
+    methods,
+    models,
+    plan,
+    privacy,
+    schedules,
+    servers,
+    timing,
+    train,
+    tune,
+)
 from ._version import __version__
 from .packing import Packing
 from .record import History
@@ -12,13 +28,18 @@ __all__ = [
     "Simulation",
     "__version__",
     "clients",
+    "compression",
     "data",
     "exchange",
+    "fleet",
     "kernels",
     "methods",
     "models",
     "plan",
+    "privacy",
     "schedules",
     "servers",
+    "timing",
     "train",
+    "tune",
 ]

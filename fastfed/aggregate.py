@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -17,13 +17,41 @@ from .train import DeltaPolicy, Outcome
 @dataclass(frozen=True)
 class Aggregate:
     """`delta` (d,): the weighted mean of the clients' deltas; `largest`: the largest magnitude in it, NaN or infinite
-    if one is. `counted`, `refused`, `idle`: how many clients are in it, gave a non-finite delta, or took no step."""
+    if one is. `counted`, `refused`, `idle`: how many clients are in it, gave a non-finite delta, or took no step.
+    `noisy`: it holds noise even if no client is in it. `columns` are further entries of the round's row."""
 
     delta: Tensor
     largest: float
     counted: int
     refused: int
     idle: int
+    noisy: bool = False
+    columns: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is in it to step along."""
+        return self.counted == 0 and not self.noisy
+
+
+class Aggregator(Protocol):
+    """Makes the round's aggregate. `keeps_deltas`: it wants to see every client's delta. `tensors` and `load` carry
+    what it remembers through a checkpoint."""
+
+    keeps_deltas: bool
+
+    def policy(self, plan: RoundPlan, examples: Tensor) -> DeltaPolicy:
+        """What the train room does to the deltas of clients with `examples` (n,) each, as they come."""
+
+    def aggregate(self, plan: RoundPlan, outcome: Outcome) -> Aggregate:
+        """The round's aggregate."""
+
+    def nobody(self, plan: RoundPlan, x: Tensor) -> Aggregate:
+        """The aggregate of a round without clients, for a model like `x` (d,)."""
+
+    def tensors(self) -> dict[str, Tensor]: ...
+
+    def load(self, tensors: dict[str, Tensor]) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -31,12 +59,15 @@ class Mean:
     """A weighted mean: `weights` "examples" (n_i), "uniform", or a number >= 0 for every client of the federation.
 
     `divide_by_steps` makes a delta the mean move per local step; `clip` then scales it down to that norm. Clients whose
-    delta is not finite, and those without a step, count for nothing, and the others share their weight.
+    delta is not finite, and those without a step, count for nothing, and the others share their weight. A plan's
+    `scale` multiplies deltas, not their shares.
     """
 
     weights: Literal["examples", "uniform"] | Sequence[float] | Tensor = "examples"
     clip: float | None = None
     divide_by_steps: bool = False
+
+    keeps_deltas = False
 
     def __post_init__(self) -> None:
         if self.clip is not None and not 0 < self.clip < math.inf:
@@ -52,30 +83,60 @@ class Mean:
         if given.shape != (clients,) or not bool((torch.isfinite(given) & (given >= 0)).all()):
             raise ValueError(f"weights: must be 'examples', 'uniform' or {clients} finite numbers >= 0, one per client")
 
-    def policy(self, plan: RoundPlan) -> DeltaPolicy:
-        """What the train room does to the deltas as they come."""
-        weights = self.weights
-        if not isinstance(weights, str):
-            given = torch.as_tensor(weights, dtype=torch.float64)[plan.cohort]
-            total = float(given.sum())
-            weights = given / total if total > 0 else given
+    def policy(self, plan: RoundPlan, examples: Tensor) -> DeltaPolicy:
+        """Given weights and scales become numbers here, others are the train room's to normalise."""
+        weights: Any = self.weights
+        if not isinstance(weights, str) or plan.scale is not None:
+            weights = shares(self.raw_weights(plan, examples))
+            weights = weights if plan.scale is None else weights * plan.scale
         return DeltaPolicy(weights=weights, clip=self.clip, divide_by_steps=self.divide_by_steps)
 
-    def aggregate(self, policy: DeltaPolicy, outcome: Outcome) -> Aggregate:
+    def raw_weights(self, plan: RoundPlan, examples: Tensor) -> Tensor:
+        """The weight of each client of the plan before they are made to sum to 1: (n,) float64."""
+        if not isinstance(self.weights, str):
+            return torch.as_tensor(self.weights, dtype=torch.float64)[plan.cohort]
+        able = ((examples > 0) & (plan.steps > 0)).double()
+        return able * (examples.double() if self.weights == "examples" else 1.0)
+
+    def aggregate(self, plan: RoundPlan, outcome: Outcome) -> Aggregate:
         """The round's mean delta."""
-        steps, refused = outcome.scalars["steps"], outcome.refused
-        counts = (steps > 0) & ~refused
+        counts = counted(outcome)
         delta = outcome.delta
-        if isinstance(policy.weights, Tensor):
-            counts &= policy.weights > 0
-        if isinstance(policy.weights, Tensor) and not bool(counts.all()):
-            share = float(policy.weights[counts].sum())  # the train room takes given weights as they are
-            delta = delta / share if share > 0 else delta
-        idle = int((steps == 0).sum())
-        return Aggregate(delta, _largest(delta), int(counts.sum()), int(refused.sum()), idle)
+        if not isinstance(self.weights, str) or plan.scale is not None:
+            share = shares(self.raw_weights(plan, outcome.scalars["examples"]))
+            counts &= share > 0
+            rest = float(share[counts].sum())  # the train room takes given weights as they are
+            delta = delta / rest if 0 < rest < 1 and not bool(counts.all()) else delta
+        return summary(delta, outcome, counts)
+
+    def nobody(self, plan: RoundPlan, x: Tensor) -> Aggregate:
+        return Aggregate(torch.zeros_like(x), 0.0, 0, 0, 0)
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {}
+
+    def load(self, tensors: dict[str, Tensor]) -> None:
+        """Nothing to take over."""
 
 
-def _largest(vector: Tensor) -> float:
+def counted(outcome: Outcome) -> Tensor:
+    """Which clients took a step and gave a finite delta: (n,) bool."""
+    return (outcome.scalars["steps"] > 0) & ~outcome.refused
+
+
+def shares(weights: Tensor) -> Tensor:
+    """Weights (n,) >= 0 scaled to sum to 1; as they are if all are 0."""
+    total = float(weights.sum())
+    return weights / total if total > 0 else weights
+
+
+def summary(delta: Tensor, outcome: Outcome, counts: Tensor, **more: Any) -> Aggregate:
+    """The aggregate of an outcome in which the clients of `counts` (n,) bool are."""
+    idle = int((outcome.scalars["steps"] == 0).sum())
+    return Aggregate(delta, largest(delta), int(counts.sum()), int(outcome.refused.sum()), idle, **more)
+
+
+def largest(vector: Tensor) -> float:
     """The largest magnitude, in one pass; NaN if there is one."""
     low, high = torch.aminmax(vector)
     return float(torch.maximum(-low, high))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
@@ -175,3 +177,73 @@ class SPS(Client):
     lr_max: float = 1.0
     rule: ClassVar[str] = "sps"
     finds_step_size: ClassVar[bool] = True
+
+
+# ---- clients that differ --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Part:
+    """One way to train in a `Blend`: an optimizer (its `delay` included), drawn with probability proportional to
+    `share`; `steps` or `epochs` where it trains longer or shorter than the simulation says; `weight` multiplies its
+    delta before deltas are averaged."""
+
+    client: Client
+    share: float = 1.0
+    steps: int | None = None
+    epochs: float | None = None
+    weight: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.client, Client):
+            raise TypeError(f"client: must be an optimizer of fastfed.clients, got {self.client!r}")
+        for name in ("share", "weight"):
+            if not NON_NEGATIVE.admits(getattr(self, name)):
+                raise ValueError(f"{name}: must be {NON_NEGATIVE.words}, got {getattr(self, name)!r}")
+        if self.steps is not None and self.epochs is not None:
+            raise ValueError(f"epochs: give either epochs or steps, got {self.epochs!r} and {self.steps!r}")
+        if self.steps is not None and (
+            isinstance(self.steps, bool) or not isinstance(self.steps, int) or self.steps < 1
+        ):
+            raise ValueError(f"steps: must be a whole number >= 1, got {self.steps!r}")
+        if self.epochs is not None and not 0 < self.epochs < math.inf:
+            raise ValueError(f"epochs: must be > 0, got {self.epochs!r}")
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What a blend's function may go by: the client's id, its number of examples, and what `Blend.resources` holds for
+    it (None without)."""
+
+    client: int
+    examples: int
+    own: Any
+
+
+@dataclass(frozen=True)
+class Blend:
+    """FedAda2's blended optimisation: every client of a round takes one of the `parts`.
+
+    Which one is drawn anew in every round by the parts' shares, unless `choose`, a function of the client's
+    `Resources`, gives its number. `resources`, one entry per client of the federation, is handed to it.
+    """
+
+    parts: Sequence[Part]
+    choose: Callable[[Resources], int] | None = None
+    resources: Sequence[Any] | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "parts", tuple(self.parts))
+        if not self.parts or not all(isinstance(part, Part) for part in self.parts):
+            raise TypeError(f"parts: must be one or more fastfed.clients.Part, got {self.parts!r}")
+        if self.choose is None and self.resources is not None:
+            raise ValueError("resources: are for `choose`, which is not given")
+        if self.choose is None and not any(part.share > 0 for part in self.parts):
+            raise ValueError("share: must be > 0 for one part at least")
+        if self.choose is not None and any(part.share != 1 for part in self.parts):
+            raise ValueError("share: would be ignored, as `choose` decides")
+
+
+def optimizers(client: Client | Blend) -> tuple[Client, ...]:
+    """The optimizers that clients may use."""
+    return tuple(part.client for part in client.parts) if isinstance(client, Blend) else (client,)

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from .clients import Client
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from .clients import Blend, Client, optimizers
 from .exchange import Exchange
 from .kernels import CLIENT_RULES, client_state
 from .packing import Packing
@@ -23,15 +30,59 @@ def bytes_up(packing: Packing, exchange: Exchange | None) -> int:
     return vector_bytes(packing) * (1 + (exchange.up if exchange else 0))
 
 
-def optimizer_bytes(client: Client, packing: Packing, exchange: Exchange | None = None) -> int:
-    """Of one client, beyond model and gradient: vectors of moments, SM3's numbers per axis, what an exchange keeps.
+def optimizer_bytes(client: Client | Blend, packing: Packing, exchange: Exchange | None = None) -> int:
+    """Of one client, beyond model and gradient: vectors of moments, SM3's numbers per axis, what an exchange keeps. Of
+    a blend, the client that needs most.
 
     Counters and step sizes, a few numbers, are left out.
     """
+    kept = exchange.kept * vector_bytes(packing) if exchange else 0
+    return kept + max(_state_bytes(one, packing) for one in optimizers(client))
+
+
+def _state_bytes(client: Client, packing: Packing) -> int:
     options = client.state_options()
     if CLIENT_RULES[client.rule].cover is not None:
         options["packing"] = packing
     state = client_state(client.rule, packing.zeros(), **options)
     vectors = sum(tensor.shape == (packing.size,) for name, tensor in state.items() if name not in ("mu", "cover"))
     axes = state["mu"].numel() * packing.dtype.itemsize if "mu" in state else 0
-    return (vectors + (exchange.kept if exchange else 0)) * vector_bytes(packing) + axes
+    return vectors * vector_bytes(packing) + axes
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Of one client and round of a method, in bytes: sent down, sent up, and its optimizer's memory beyond model and
+    gradient."""
+
+    method: str
+    bytes_down: int
+    bytes_up: int
+    optimizer_bytes: int
+
+
+def of(name: str, settings: Mapping[str, Any], packing: Packing) -> Costs:
+    """The costs of a method's settings for a model."""
+    exchange, compression = settings.get("exchange"), settings.get("compression")
+    up = bytes_up(packing, exchange)
+    kept = 0
+    if compression is not None:
+        up = compression.message_bytes(packing, packing.dtype)
+        kept = vector_bytes(packing) if compression.feedback else 0
+    memory = optimizer_bytes(settings["client"], packing, exchange) + kept
+    return Costs(name, bytes_down(packing, exchange), up, memory)
+
+
+def show(rows: Sequence[Costs], packing: Packing) -> None:
+    """Prints them as a table."""
+    d = vector_bytes(packing)
+    shown = Table(title=f"per client and round, d = {packing.parameters:,} parameters ({d:,} bytes)")
+    shown.add_column("method")
+    for heading in ("down", "up", "down and up", "optimizer memory"):
+        shown.add_column(heading, justify="right")
+    for row in rows:
+        both = row.bytes_down + row.bytes_up
+        cells = (row.bytes_down, row.bytes_up, both, row.optimizer_bytes)
+        shown.add_row(row.method, *(f"{cell:,} ({cell / d:.3g} d)" for cell in cells))
+    console = Console()
+    (console if console.is_terminal else Console(width=140)).print(shown)

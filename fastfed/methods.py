@@ -1,15 +1,22 @@
 """Named methods: keyword arguments for ``ff.Simulation``, as in ``Simulation(model, fed, cohort=10, **scaffold())``.
 
 Papers, as in the documentation: AFO = "Adaptive Federated Optimization", FedAda2 = "Efficient Adaptive Federated
-Optimization", DSGD = "Adaptive Federated Learning with Auto-Tuned Clients".
+Optimization", DSGD = "Adaptive Federated Learning with Auto-Tuned Clients", FATHOM = "Federated Hypergradient Descent",
+CC = "Client-Centric Federated Adaptive Optimization".
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
-from . import clients, exchange, servers
+from torch import nn
+
+from . import clients, compression, costs, exchange, servers, timing, tune
 from .clients import Client
+from .fleet import Fleet
+from .packing import Packing
 from .servers import Server
 
 Settings = dict[str, Any]
@@ -103,3 +110,133 @@ def fedada2(
         "exchange": exchange.Preconditioner() if transmit else None,
         "weights": "uniform",
     }
+
+
+def fathom(
+    client_lr: float,
+    epochs: float = 1,
+    batch_size: int = 20,
+    gamma_lr: float = 0.01,
+    gamma_epochs: float = 0.01,
+    gamma_batch: float = 0.1,
+    alpha: float = 0.5,
+) -> Settings:
+    """FATHOM: FedAvg whose learning rate, epochs and batch size start here and follow hypergradients."""
+    tuner = tune.Fathom(gamma_lr=gamma_lr, gamma_epochs=gamma_epochs, gamma_batch=gamma_batch, alpha=alpha)
+    return {**fedavg(client_lr), "epochs": epochs, "batch_size": batch_size, "tuner": tuner}
+
+
+_CENTRIC_SERVERS: dict[str, Callable[..., Server]] = {
+    "sgd": servers.FedAvg,
+    "adagrad": partial(servers.FedAdagrad, beta1=0.9, second_moment_of="delta"),
+    "adam": partial(servers.FedAdam, second_moment_of="delta"),
+    "ams": servers.FedAMS,
+}
+
+
+def client_centric(
+    server: Server | str = "ams",
+    *,
+    client_lr: float,
+    server_lr: float | None = None,
+    buffer: int = 5,
+    max_delay: int = 5,
+    epochs: float | None = 3,
+    randomness: float | None = 2,
+) -> Settings:
+    """CC: normalised deltas of clients that started from one of the newest `max_delay` + 1 models and trained for 1 to
+    `epochs` * `randomness` epochs; the server steps after every `buffer` of them.
+
+    `server` is "sgd" (CC-FedSGD; with `server_lr` 1 CC-FedAvg), "adagrad", "adam" or "ams", with the paper's betas 0.9
+    and 0.99 and the learning rate `server_lr`; or an optimizer of ``ff.servers`` as it is.
+    """
+    if isinstance(server, str):
+        if server not in _CENTRIC_SERVERS:
+            raise ValueError(f"server: must be one of {', '.join(_CENTRIC_SERVERS)}, or a Server, got {server!r}")
+        if server_lr is None:
+            raise ValueError(f"server_lr: must be given with server {server!r}")
+        server = _CENTRIC_SERVERS[server](lr=server_lr)
+    elif server_lr is not None:
+        raise ValueError(f"server_lr: would be ignored, as {type(server).__name__} has its own")
+    return {
+        "client": clients.SGD(lr=client_lr),
+        "server": server,
+        "weights": "uniform",
+        "divide_by_steps": True,
+        "timing": timing.ClientCentric(buffer=buffer, max_delay=max_delay, epochs=epochs, randomness=randomness),
+    }
+
+
+def fedbuff(
+    client_lr: float,
+    concurrency: int,
+    buffer: int = 10,
+    server: Server | None = None,
+    staleness: float = 0.0,
+    max_age: int | None = None,
+    fleet: Fleet | None = None,
+) -> Settings:
+    """FedBuff: `concurrency` clients train at any time, the server steps after every `buffer` updates. An update counts
+    (1 + age) ** -`staleness`; one older than `max_age` is refused. `fleet`: how long clients take."""
+    return {
+        "client": clients.SGD(lr=client_lr),
+        "server": server or servers.FedAvg(),
+        "weights": "uniform",
+        "timing": timing.EventDriven(
+            concurrency=concurrency, buffer=buffer, staleness=staleness, max_age=max_age, fleet=fleet or Fleet()
+        ),
+    }
+
+
+def fedasync(
+    client_lr: float,
+    concurrency: int,
+    server: Server | None = None,
+    staleness: float = 0.0,
+    max_age: int | None = None,
+    fleet: Fleet | None = None,
+) -> Settings:
+    """FedAsync: FedBuff with a buffer of one. The server moves along the client's own delta, by its learning rate."""
+    return fedbuff(client_lr, concurrency, 1, server, staleness, max_age, fleet)
+
+
+# ---- what they cost -------------------------------------------------------------------------------------------------
+
+
+def _examples() -> dict[str, Settings]:
+    """Every method by its name; the learning rates here cost nothing."""
+    lr = 0.1
+    joint = partial(fedada2, client_lr=lr, server_lr=lr)
+    return {
+        "FedAvg": fedavg(lr),
+        "FedAvgM": fedavgm(lr),
+        "FedAdagrad": fedadagrad(lr, lr),
+        "FedAdam": fedadam(lr, lr),
+        "FedYogi": fedyogi(lr, lr),
+        "FedAMS": fedams(lr, lr),
+        "FedProx": fedprox(lr, 0.01),
+        "SCAFFOLD": scaffold(),
+        "Delta-SGD": delta_sgd(),
+        "FATHOM": fathom(lr),
+        "CC-FedAMS": client_centric("ams", client_lr=lr, server_lr=lr),
+        "FedBuff": fedbuff(lr, 10),
+        "FedAsync": fedasync(lr, 10),
+        "joint AdaGrad, nothing transmitted": joint(sm3=False),
+        "joint Adam, nothing transmitted": joint("adam", "adam", sm3=False),
+        "DJA, AdaGrad": joint(sm3=False, transmit=True),
+        "DJA, Adam": joint("adam", "adam", sm3=False, transmit=True),
+        "FedAda2, SM3-AdaGrad": joint(),
+        "FedAda2, SM3-Adam": joint("adam", "adam"),
+        "FedAvg, top 1% of the delta": {**fedavg(lr), "compression": compression.TopK(fraction=0.01)},
+        "FedAvg, signs": {**fedavg(lr), "compression": compression.Sign()},
+        "FedAvg, 8 bits": {**fedavg(lr), "compression": compression.Int8()},
+    }
+
+
+def table(model: nn.Module) -> list[costs.Costs]:
+    """Prints what a round of every method costs a client of this model, as FedAda2's Table 2: bytes down and up, and
+    the memory of its optimizer beyond model and gradient, each also in vectors of the model's size d. The rows."""
+    packing = Packing.of(model)
+    rows = [costs.of(name, settings, packing) for name, settings in _examples().items()]
+    costs.show(rows, packing)
+    return rows

@@ -1,40 +1,64 @@
-"""Pictures of runs: a metric by round, one line per method."""
+"""Pictures of runs: a metric by round, by transmitted bits or by simulated time, one line per method."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate
 from pathlib import Path
 
-from .record import History
+from .record import History, Row
 
 # Told apart also without colour vision: hues of different lightness, and a dash for every second line.
 _COLOURS = ("#6c757d", "#212529", "#e07a1f", "#2a6f97", "#2a9d8f", "#b5179e", "#8a5a00", "#5a4fcf", "#d1495b")
 
 
-def curves(histories: Mapping[str, History], metric: str, path: str | Path, title: str = "") -> Path:
-    """Draws a metric of the history, such as "test_accuracy", by round; one line per name."""
+_AXES = {"round": "round", "bits": "transmitted gigabits", "clock": "simulated hours"}
+
+
+def curves(
+    histories: Mapping[str, History], metric: str, path: str | Path, title: str = "", by: Sequence[str] = ("round",)
+) -> Path:
+    """Draws a metric of the history, such as "test_accuracy", one line per name, in one panel for each of `by`:
+    "round", "bits" (sent down and up until then) or "clock" (the simulated one)."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot as plt
     from matplotlib.ticker import PercentFormatter
 
-    figure, axes = plt.subplots(figsize=(9, 5.2), layout="constrained")
-    for number, (name, history) in enumerate(histories.items()):
-        rows = [row for row in history if metric in row]
-        rounds, values = [row["round"] for row in rows], [row[metric] for row in rows]
-        style = "--" if number % 2 else "-"
-        axes.plot(rounds, values, style, color=_COLOURS[number % len(_COLOURS)], linewidth=1.8, label=name)
-    if metric.endswith(("accuracy", "recall_at_5")):
-        axes.yaxis.set_major_formatter(PercentFormatter(xmax=1, decimals=0))
-    axes.set_xlabel("round")
-    axes.set_ylabel(metric.replace("_", " "))
-    axes.set_title(title, loc="left")
-    axes.grid(alpha=0.3)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False)
+    figure, panels = plt.subplots(
+        1,
+        len(by),
+        figsize=(9 if len(by) == 1 else 6.5 * len(by), 5.2),
+        layout="constrained",
+        sharey=True,
+        squeeze=False,
+    )
+    for axes, axis in zip(panels[0], by, strict=True):
+        for number, (name, history) in enumerate(histories.items()):
+            points = [
+                (x, row[metric]) for x, row in zip(_positions(history, axis), history, strict=True) if metric in row
+            ]
+            style = "--" if number % 2 else "-"
+            colour = _COLOURS[number % len(_COLOURS)]
+            axes.plot(*zip(*points, strict=True), style, color=colour, linewidth=1.8, label=name)
+        if metric.endswith(("accuracy", "recall_at_5")):
+            axes.yaxis.set_major_formatter(PercentFormatter(xmax=1, decimals=0))
+        axes.set_xlabel(_AXES[axis])
+        axes.grid(alpha=0.3)
+        axes.spines[["top", "right"]].set_visible(False)
+    panels[0][0].set_ylabel(metric.replace("_", " "))
+    panels[0][0].set_title(title, loc="left")
+    panels[0][-1].legend(frameon=False)
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(target, dpi=140)
     plt.close(figure)
     return target
+
+
+def _positions(history: Iterable[Row], axis: str) -> list[float]:
+    """Where the rows stand on an axis."""
+    if axis == "bits":
+        return [8e-9 * total for total in accumulate(row["bytes_down"] + row["bytes_up"] for row in history)]
+    return [row["clock"] / 3600 if axis == "clock" else row["round"] for row in history]

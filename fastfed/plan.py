@@ -1,20 +1,37 @@
-"""The plan room: who takes part in a round, for how long, with which rule and learning rates."""
+"""The plan room: who takes part in a round, from which model, for how long, with which rule and learning rates."""
 
 from __future__ import annotations
 
 import math
 import numbers
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor
 
-from .clients import Client
-from .kernels import Stream, uniform
+from .clients import Blend, Client, Part, Resources, optimizers
+from .kernels import Stream
+from .participation import Chosen, Given, Participation, Poisson, Uniform, participation, uniforms
 from .purposes import Purpose
 from .schedules import Schedule
+
+__all__ = [
+    "Chosen",
+    "Given",
+    "LocalWork",
+    "Orders",
+    "Participation",
+    "Planner",
+    "Poisson",
+    "RoundPlan",
+    "SyncPlanner",
+    "Tuning",
+    "Uniform",
+    "factor",
+    "participation",
+]
 
 
 @dataclass(frozen=True)
@@ -24,7 +41,9 @@ class RoundPlan:
     `steps` (n,) int64 local steps on batches of `batch_size`; with `positions` (n,) int64, batches run on across epoch
     borders until that many examples have been seen. `clients` are the optimizers, `rule` (n,) int64 chooses one each,
     `lr` (n,) float64 replaces their learning rates. `age` (n,) int64 counts the server steps since the model that a
-    client starts from (None: the newest for all). `server_lr` is the server's learning rate in this round.
+    client starts from (None: the newest for all). `scale` (n,) float64 multiplies the clients' deltas before they are
+    averaged (None: 1 for all). `server_lr` is the server's learning rate in this round. `columns` are further entries
+    of the round's row in the history.
     """
 
     round: int
@@ -37,145 +56,16 @@ class RoundPlan:
     rule: Tensor | None = None
     lr: Tensor | None = None
     age: Tensor | None = None
+    scale: Tensor | None = None
+    columns: Mapping[str, Any] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return self.cohort.numel()
 
 
-# ---- who ------------------------------------------------------------------------------------------------------------
-
-
-class Participation(Protocol):
-    """Chooses the cohort of a round."""
-
-    def cohort(self, round: int, clients: int, seed: int) -> Tensor:
-        """Client ids below `clients`, (n,) int64, each once, ascending."""
-
-    def expected(self, clients: int) -> float:
-        """The expected size of a cohort."""
-
-    def check(self, clients: int) -> None:
-        """Refuses a federation of that many clients if it cannot serve it."""
-
-
-@dataclass(frozen=True)
-class Uniform:
-    """`size` clients, every subset as likely as any other."""
-
-    size: int
-
-    def __post_init__(self) -> None:
-        if isinstance(self.size, bool) or not isinstance(self.size, int) or self.size < 1:
-            raise ValueError(f"cohort: must be a whole number >= 1, got {self.size!r}")
-
-    def check(self, clients: int) -> None:
-        if self.size > clients:
-            raise ValueError(f"cohort: must be at most the number of clients, {clients}, got {self.size}")
-
-    def cohort(self, round: int, clients: int, seed: int) -> Tensor:
-        self.check(clients)
-        draws = _uniforms(self.size, Stream(seed, Purpose.COHORT, round)).tolist()
-        chosen: set[int] = set()
-        # Floyd's way: the i-th draw is below clients - size + i + 1, and a client met again gives way to the newest.
-        for newest, draw in enumerate(draws, clients - self.size):
-            candidate = int(draw * (newest + 1))
-            chosen.add(newest if candidate in chosen else candidate)
-        return torch.tensor(sorted(chosen), dtype=torch.int64)
-
-    def expected(self, clients: int) -> float:
-        return float(self.size)
-
-
-@dataclass(frozen=True)
-class Poisson:
-    """Every client takes part with probability `rate`, independently of all others."""
-
-    rate: float
-
-    def __post_init__(self) -> None:
-        if not 0 < self.rate <= 1:
-            raise ValueError(f"rate: must be in (0, 1], got {self.rate!r}")
-
-    def check(self, clients: int) -> None:
-        """Any number will do."""
-
-    def cohort(self, round: int, clients: int, seed: int) -> Tensor:
-        return (_uniforms(clients, Stream(seed, Purpose.COHORT, round)) < self.rate).nonzero().flatten()
-
-    def expected(self, clients: int) -> float:
-        return self.rate * clients
-
-
-@dataclass(frozen=True)
-class Given:
-    """Cohorts as they are given: one sequence of client ids per round, beginning again after the last."""
-
-    cohorts: tuple[tuple[int, ...], ...]
-
-    def __post_init__(self) -> None:
-        cohorts = tuple(tuple(int(client) for client in cohort) for cohort in self.cohorts)
-        object.__setattr__(self, "cohorts", cohorts)
-        if not cohorts:
-            raise ValueError("cohorts: must hold at least one round's clients")
-        for number, cohort in enumerate(cohorts):
-            if len(set(cohort)) != len(cohort) or any(client < 0 for client in cohort):
-                raise ValueError(f"cohorts: entry {number} must hold different client ids >= 0, got {cohort}")
-
-    def check(self, clients: int) -> None:
-        for number, cohort in enumerate(self.cohorts):
-            if max(cohort, default=0) >= clients:
-                raise ValueError(f"cohorts: entry {number} has client {max(cohort)}, and there are {clients} in all")
-
-    def cohort(self, round: int, clients: int, seed: int) -> Tensor:
-        return torch.tensor(sorted(self.cohorts[round % len(self.cohorts)]), dtype=torch.int64)
-
-    def expected(self, clients: int) -> float:
-        return sum(map(len, self.cohorts)) / len(self.cohorts)
-
-
-@dataclass(frozen=True)
-class Chosen:
-    """Cohorts by a function of the round (counted from 0): client ids in any order."""
-
-    function: Callable[[int], Sequence[int]]
-
-    def check(self, clients: int) -> None:
-        """What it chooses is seen only in the round."""
-
-    def cohort(self, round: int, clients: int, seed: int) -> Tensor:
-        chosen = Given((tuple(self.function(round)),))
-        chosen.check(clients)
-        return chosen.cohort(0, clients, seed)
-
-    def expected(self, clients: int) -> float:
-        return math.nan
-
-
-def participation(cohort: Any) -> Participation:
-    """What ``Simulation(cohort=...)`` means: a number of clients, a `Participation`, ids by round, or a function."""
-    if isinstance(cohort, (Uniform, Poisson, Given, Chosen)):
-        return cohort
-    if isinstance(cohort, numbers.Integral) and not isinstance(cohort, bool):
-        return Uniform(int(cohort))
-    if callable(cohort):
-        return Chosen(cohort)
-    if isinstance(cohort, Sequence) and all(isinstance(one, Sequence) and not isinstance(one, str) for one in cohort):
-        return Given(tuple(tuple(one) for one in cohort))
-    if hasattr(cohort, "cohort") and hasattr(cohort, "expected"):
-        return cohort
-    raise TypeError(
-        f"cohort: must be a number of clients, Uniform, Poisson, Given, lists of client ids by round, or a function of "
-        f"the round, got {cohort!r}"
-    )
-
-
-def _uniforms(n: int, stream: Stream) -> Tensor:
-    """`n` numbers in [0, 1), float64 with 48 random bits: 24 would favour some of a million clients."""
-    coarse, fine = uniform(2 * n, stream).double().view(2, n)
-    return coarse + fine / (1 << 24)
-
-
 # ---- how long -------------------------------------------------------------------------------------------------------
+
+Counting = Literal["epochs", "floor", "ceil"]
 
 
 @dataclass(frozen=True)
@@ -184,13 +74,16 @@ class LocalWork:
 
     `steps` is a number for all, or one per client of the federation (a sequence, or (clients,) int64). An epoch ends
     with a short batch where the examples run out, unless `across_epochs` (the AFO authors' code), where only the very
-    last batch of a client may be short.
+    last batch of a client may be short. `counting` says how many steps E epochs over n examples in batches of B are:
+    "epochs" (default) as many as it takes to see every example in every epoch; "floor" and "ceil" round n*E/B, at
+    least 1 (FATHOM).
     """
 
     epochs: float | None = None
     steps: int | Sequence[int] | Tensor | None = None
     batch_size: int = 20
     across_epochs: bool = False
+    counting: Counting = "epochs"
 
     def __post_init__(self) -> None:
         if (self.epochs is None) == (self.steps is None):
@@ -204,21 +97,26 @@ class LocalWork:
         if self.steps is not None and bool((torch.as_tensor(self.steps) < 1).any()):
             raise ValueError("steps: must be >= 1")
 
-    def steps_of(self, cohort: Tensor, sizes: Tensor, epochs: float | None, batch_size: int) -> Tensor:
-        """Local steps of each client of a cohort with `sizes` (n,) examples: (n,) int64."""
+    def steps_of(self, cohort: Tensor, sizes: Tensor, epochs: float | Tensor | None, batch_size: int) -> Tensor:
+        """Local steps of each client of a cohort with `sizes` (n,) examples: (n,) int64. `epochs` may be (n,)."""
         if self.steps is not None:
             given = torch.as_tensor(self.steps, dtype=torch.int64)
             return given.expand(len(cohort)).clone() if given.dim() == 0 else given[cohort]
-        assert epochs is not None
-        whole = int(epochs)
-        steps = whole * _batches(sizes, batch_size) + _batches(sizes * (epochs - whole), batch_size)
+        wanted = torch.as_tensor(epochs, dtype=torch.float64)
+        if self.counting == "epochs":
+            whole = wanted.floor()
+            steps = whole.long() * _batches(sizes, batch_size) + _batches(sizes * (wanted - whole), batch_size)
+        elif self.counting == "ceil":
+            steps = _batches(sizes * wanted, batch_size)
+        else:
+            steps = torch.floor(sizes * wanted / batch_size + 1e-6).long()
         return torch.where(sizes > 0, steps.clamp(min=1), 0)
 
-    def positions_of(self, sizes: Tensor, epochs: float | None) -> Tensor | None:
+    def positions_of(self, sizes: Tensor, epochs: float | Tensor | None) -> Tensor | None:
         """How many examples each client sees in all, where batches cross epoch borders; at least one if it has any."""
         if not self.across_epochs:
             return None
-        seen = (sizes * (epochs or 0.0)).round().long()
+        seen = (sizes * torch.as_tensor(epochs or 0.0 if not isinstance(epochs, Tensor) else epochs)).round().long()
         return torch.where(sizes > 0, seen.clamp(min=1), 0)
 
     def check(self, clients: int) -> None:
@@ -233,7 +131,7 @@ def _batches(examples: Tensor, batch_size: int) -> Tensor:
     return torch.ceil(examples.double() / batch_size - 1e-6).clamp(min=0).long()
 
 
-# ---- the planner of synchronous rounds ------------------------------------------------------------------------------
+# ---- what a cohort is told ------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -245,56 +143,159 @@ class Tuning:
     batch_size: float | None = None
 
 
-class Planner(Protocol):
-    """Makes the plan of a round."""
-
-    def plan(self, round: int, tuning: Tuning) -> RoundPlan: ...
-
-
 @dataclass(frozen=True)
-class SyncPlanner:
-    """Synchronous rounds: a fresh cohort, all from the newest model.
+class Orders:
+    """What the clients of a cohort are told: optimizer, learning rate, steps. The same for every planner.
 
     `sizes` (clients,) int64 counts the clients' examples. The schedules' factors multiply the learning rates.
     """
 
     sizes: Tensor
-    participation: Participation
     local: LocalWork
-    client: Client
+    client: Client | Blend
     server_lr: float
     client_schedule: Schedule | None = None
     server_schedule: Schedule | None = None
     seed: int = 0
 
-    def plan(self, round: int, tuning: Tuning) -> RoundPlan:
-        cohort = self.participation.cohort(round, self.sizes.numel(), self.seed)
-        batch_size = self.local.batch_size if tuning.batch_size is None else max(1, int(tuning.batch_size + 0.5))
-        epochs = self.local.epochs if tuning.epochs is None else tuning.epochs
+    def plan(
+        self,
+        round: int,
+        cohort: Tensor,
+        tuning: Tuning,
+        *,
+        epochs: Tensor | None = None,
+        age: Tensor | None = None,
+        scale: Tensor | None = None,
+        columns: Mapping[str, Any] | None = None,
+    ) -> RoundPlan:
+        """The round of this cohort (n,). `epochs` (n,) replaces those of the local work; `age`, `scale` and `columns`
+        are the plan's own."""
         sizes = self.sizes[cohort]
-        positions = self.local.positions_of(sizes, epochs)
-        steps = self.local.steps_of(cohort, sizes, epochs, batch_size)
+        batch_size = self.local.batch_size if tuning.batch_size is None else max(1, int(tuning.batch_size + 0.5))
+        wanted: Any = epochs if epochs is not None else self.local.epochs if tuning.epochs is None else tuning.epochs
+        positions = self.local.positions_of(sizes, wanted)
+        steps = self.local.steps_of(cohort, sizes, wanted, batch_size)
         if positions is not None:
             steps = _batches(positions, batch_size)
+        rule = None
+        if isinstance(self.client, Blend):
+            rule = parts_of(self.client, cohort, sizes, round, self.seed)
+            steps = _own_steps(self.client.parts, rule, steps, sizes, self.local)
+            scale = _own_weights(self.client.parts, rule, scale)
         return RoundPlan(
             round=round,
             cohort=cohort,
             steps=steps,
             positions=positions,
             batch_size=batch_size,
-            clients=(self.client,),
-            lr=self._learning_rates(round, tuning, len(cohort)),
+            clients=optimizers(self.client),
+            rule=rule,
+            lr=self._learning_rates(round, tuning, torch.zeros_like(cohort) if rule is None else rule),
             server_lr=self.server_lr * factor("server_schedule", self.server_schedule, round),
+            age=age,
+            scale=scale,
+            columns=columns or {},
         )
 
-    def _learning_rates(self, round: int, tuning: Tuning, clients: int) -> Tensor | None:
+    def _learning_rates(self, round: int, tuning: Tuning, rule: Tensor) -> Tensor | None:
         if self.client_schedule is None and tuning.lr is None:
             return None
-        lr = self.client.lr if tuning.lr is None else tuning.lr  # type: ignore[attr-defined]
-        lr *= factor("client_schedule", self.client_schedule, round)
-        if lr == 0 and self.client.rule == "delta_sgd":
-            raise ValueError(f"client_schedule: Delta-SGD cannot start from a step size of 0, as in round {round}")
-        return torch.full((clients,), lr, dtype=torch.float64)
+        scheduled = factor("client_schedule", self.client_schedule, round)
+        rates = []
+        for client in optimizers(self.client):
+            rates.append(scheduled * (client.lr if tuning.lr is None else tuning.lr))  # type: ignore[attr-defined]
+            if rates[-1] == 0 and client.rule == "delta_sgd":
+                raise ValueError(f"client_schedule: Delta-SGD cannot start from a step size of 0, as in round {round}")
+        return torch.tensor(rates, dtype=torch.float64)[rule]
+
+
+def parts_of(blend: Blend, cohort: Tensor, sizes: Tensor, round: int, seed: int) -> Tensor:
+    """Which part of the blend each client of the cohort takes in this round: (n,) int64, drawn by the parts' shares, or
+    as the blend's own function chooses."""
+    if blend.choose is None:
+        shares = torch.tensor([part.share for part in blend.parts], dtype=torch.float64)
+        borders = shares.cumsum(0) / shares.sum()
+        draws = uniforms(len(cohort), Stream(seed, Purpose.MIXTURE, round))
+        return torch.searchsorted(borders[:-1].contiguous(), draws, right=True)
+    chosen = []
+    for client, examples in zip(cohort.tolist(), sizes.tolist(), strict=True):
+        own = None if blend.resources is None else blend.resources[client]
+        part = blend.choose(Resources(client, examples, own))
+        if isinstance(part, bool) or not isinstance(part, int) or not 0 <= part < len(blend.parts):
+            raise ValueError(
+                f"choose: must give the number of a part, 0 to {len(blend.parts) - 1}, got {part!r} for client {client}"
+            )
+        chosen.append(part)
+    return torch.tensor(chosen, dtype=torch.int64)
+
+
+def _own_steps(parts: Sequence[Part], rule: Tensor, steps: Tensor, sizes: Tensor, local: LocalWork) -> Tensor:
+    """The steps of clients whose part says how long it trains; the others' as they were."""
+    for number, part in enumerate(parts):
+        if part.epochs is None and part.steps is None:
+            continue
+        own = LocalWork(epochs=part.epochs, steps=part.steps, batch_size=local.batch_size)
+        of_part = own.steps_of(rule, sizes, part.epochs, local.batch_size)
+        steps = torch.where((rule == number) & (sizes > 0), of_part, steps)
+    return steps
+
+
+def _own_weights(parts: Sequence[Part], rule: Tensor, scale: Tensor | None) -> Tensor | None:
+    if all(part.weight == 1 for part in parts):
+        return scale
+    weights = torch.tensor([part.weight for part in parts], dtype=torch.float64)[rule]
+    return weights if scale is None else weights * scale
+
+
+# ---- planners -------------------------------------------------------------------------------------------------------
+
+
+class Planner(Protocol):
+    """Makes the plan of a round. `tensors` and `load` carry what it remembers through a checkpoint."""
+
+    def plan(self, round: int, tuning: Tuning, until: float = math.inf) -> RoundPlan | None:
+        """The round's plan; asked again before `commit`, the same. None if a simulated clock comes to `until` seconds
+        before the round is complete."""
+
+    def commit(self) -> None:
+        """The server has stepped."""
+
+    def versions(self) -> Sequence[int] | None:
+        """The past models that clients may still start from or are training from, by the number of server steps
+        before them; None if everybody starts from the newest."""
+
+    def tensors(self) -> dict[str, Tensor]: ...
+
+    def load(self, tensors: dict[str, Tensor]) -> None: ...
+
+
+class Memoryless:
+    """What planners share that decide every round anew, from the newest model."""
+
+    def commit(self) -> None:
+        """Nothing to remember."""
+
+    def versions(self) -> Sequence[int] | None:
+        return None
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {}
+
+    def load(self, tensors: dict[str, Tensor]) -> None:
+        """Nothing to take over."""
+
+
+@dataclass(frozen=True)
+class SyncPlanner(Memoryless):
+    """Synchronous rounds: a fresh cohort, all from the newest model."""
+
+    orders: Orders
+    participation: Participation
+
+    def plan(self, round: int, tuning: Tuning, until: float = math.inf) -> RoundPlan:
+        cohort = self.participation.cohort(round, self.orders.sizes.numel(), self.orders.seed)
+        return self.orders.plan(round, cohort, tuning)
 
 
 def factor(name: str, schedule: Schedule | None, round: int) -> float:

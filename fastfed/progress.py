@@ -21,7 +21,7 @@ class Display(Protocol):
 
 
 @contextmanager
-def display(wanted: bool | None, done: int, total: int) -> Iterator[Display]:
+def display(wanted: bool | None, done: int, total: int | None) -> Iterator[Display]:
     """`wanted` None: a bar if standard error is a terminal, else lines; True: the same; False: nothing."""
     if wanted is False:
         yield _Silent()
@@ -38,7 +38,7 @@ class _Silent:
 
 
 class _Bar:
-    def __init__(self, done: int, total: int) -> None:
+    def __init__(self, done: int, total: int | None) -> None:
         columns = (TextColumn("round"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[says]}"))
         self._progress = Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True))
         self._task = self._progress.add_task("round", total=total, completed=done, says="")
@@ -59,7 +59,7 @@ class _Bar:
 
 
 class _Lines:
-    def __init__(self, done: int, total: int) -> None:
+    def __init__(self, done: int, total: int | None) -> None:
         self._total, self._first, self._began = total, done, time.monotonic()
         self._said = self._began
 
@@ -69,7 +69,8 @@ class _Lines:
             return
         self._said = now
         speed = (row["round"] - self._first) / (now - self._began)
-        print(f"round {row['round']}/{self._total}  {_numbers(row)}  {speed:.1f} rounds/s", file=sys.stderr, flush=True)
+        of_all = "" if self._total is None else f"/{self._total}"
+        print(f"round {row['round']}{of_all}  {_numbers(row)}  {speed:.1f} rounds/s", file=sys.stderr, flush=True)
 
 
 def _numbers(row: dict[str, Any]) -> str:

@@ -28,8 +28,12 @@ class History:
     Every row has round (counted from 1), clients, examples, steps, train_loss, delta_norm, step_size and its _min and
     _max, counted (clients that are in the mean), skipped (clients refused), idle (clients without a step), changed
     (whether the model moved), bytes_down and bytes_up (of the whole round), client_optimizer_bytes, server_lr and
-    seconds_<room>. Rows of evaluated rounds have test_loss and test_accuracy, test_recall_at_5 or test_mse besides, and
-    what was asked for per client. None stands for what is not a finite number, or not there because no client counted.
+    seconds_<room>. Tuned runs add client_lr, epochs and batch_size as used in the round; private ones clip, noise_std
+    and the epsilon spent so far; asynchronous ones age_mean, age_max and ages ([age, number of updates] each); a
+    simulated clock adds clock (its seconds), and how many updates in all so far were dropped, lost (a window closed),
+    stale (older than max_age) and discarded (later than a wave wanted). Rows of evaluated rounds have test_loss and
+    test_accuracy, test_recall_at_5 or test_mse besides, and what was asked for per client. None stands for what is not
+    a finite number, or not there because no client counted.
     """
 
     rounds: list[Row] = field(default_factory=list)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import signal
 import threading
 import time
@@ -18,24 +19,30 @@ from torch import Tensor, nn
 from . import checkpoint as checkpoints
 from . import costs
 from ._version import __version__
-from .aggregate import Aggregate, Mean
-from .clients import Client
+from .aggregate import Aggregate, Aggregator, Mean
+from .clients import Blend, Client
+from .compressed_mean import CompressedMean
+from .compression import Compression, Compressor
 from .data import Federation
 from .evaluate import Evaluator, metric_of
 from .exchange import Exchange
 from .losses import Loss
 from .packing import Packing
-from .plan import LocalWork, RoundPlan, SyncPlanner, Tuning, participation
+from .plan import LocalWork, Orders, Planner, Poisson, RoundPlan, SyncPlanner, Tuning, participation
+from .privacy import Ledger, Privacy
+from .private_mean import PrivateMean
 from .progress import display
 from .recipe import recipe_of
 from .record import ROOMS, History, JsonLines, Recorder, Row, TensorBoard, finite, reaches, training_columns
 from .resume import below, constants, describe, made_again, model_again, run_id, setting_json, settings_again
 from .schedules import Schedule
 from .servers import FedAvg, Server
+from .settings import check_privacy, check_settings
 from .step import ServerModel
+from .timing import EventPlanner, Timing
 from .train import Outcome, RoundWork
 from .train.executors import make
-from .tune import Tuner, Untuned
+from .tune import Fathom, Tuner, Untuned
 
 
 class Simulation:
@@ -48,6 +55,12 @@ class Simulation:
     one number per client, each divided by its steps with `divide_by_steps`, then clipped to norm `delta_clip`.
     `client_schedule` and `server_schedule` give a learning rate's factor by round (``ff.schedules``, any callable).
     `exchange` is what travels besides the model (``ff.exchange``). `loss` is a name, or a callable on executor "eager".
+
+    `timing` replaces synchronous rounds (``ff.timing``: client-centric, or a simulated clock) and then says who takes
+    part instead of `cohort`. `tuner` changes settings from round to round (``ff.tune``), `privacy` adds differential
+    privacy (``ff.privacy``), `compression` is what becomes of deltas on their way up (``ff.compression``). `client` may
+    be a blend of optimizers (``ff.clients.Blend``).
+
     `executor`, `threads` and `device` say how it runs; nothing of the result depends on the number of threads.
 
     The caller's model is not touched: its parameters are where the run starts. `params` is the packed global model.
@@ -58,9 +71,9 @@ class Simulation:
         model: nn.Module,
         fed: Federation,
         *,
-        client: Client,
+        client: Client | Blend,
         server: Server | None = None,
-        cohort: Any,
+        cohort: Any = None,
         epochs: float | None = None,
         steps: int | Sequence[int] | Tensor | None = None,
         batch_size: int = 20,
@@ -72,48 +85,99 @@ class Simulation:
         client_schedule: Schedule | None = None,
         server_schedule: Schedule | None = None,
         exchange: Exchange | None = None,
+        timing: Timing | None = None,
+        tuner: Fathom | None = None,
+        privacy: Privacy | None = None,
+        compression: Compression | None = None,
         seed: int = 0,
         executor: str = "auto",
         threads: int | None = None,
         device: torch.device | str = "cpu",
     ) -> None:
         server = FedAvg() if server is None else server
-        epochs = 1.0 if epochs is None and steps is None else epochs
         given = {name: value for name, value in locals().items() if name not in ("self", "model", "fed")}
         self.settings: dict[str, Any] = {**given, "device": str(device)}
         self.model, self.fed = model, fed
-        _check_settings(self.settings, fed)
+        check_settings(self.settings, fed)
         self.packing = Packing.of(model)
-        self.executor = make(executor, model, loss, fed.examples, threads=threads, device=device)
-        self.planner = SyncPlanner(
-            sizes=fed.sizes,
-            participation=participation(cohort),
-            local=LocalWork(epochs=epochs, steps=steps, batch_size=batch_size, across_epochs=across_epochs),
-            client=client,
-            server_lr=server.lr,
-            client_schedule=client_schedule,
-            server_schedule=server_schedule,
-            seed=seed,
-        )
-        self.planner.local.check(len(fed))
-        self.planner.participation.check(len(fed))
-        self.planner.plan(0, Tuning())  # what cannot be planned is refused now, not in the first round
-        self.aggregator = Mean(weights=weights, clip=delta_clip, divide_by_steps=divide_by_steps)
-        self.aggregator.check(len(fed))
-        self.server = ServerModel(server, self.packing.pack(model))
-        self.companion = None if exchange is None else exchange.begin(self.params, len(fed))
-        self.tuner: Tuner = Untuned()
-        self.tuning = Tuning()
-        self.history = History()
         self._bytes = {
             "bytes_down": costs.bytes_down(self.packing, exchange),
             "bytes_up": costs.bytes_up(self.packing, exchange),
         }
+        self.executor = make(executor, model, loss, fed.examples, threads=threads, device=device)
+        self.planner = self._make_planner()
+        self.aggregator = self._make_aggregator()
+        self.server = ServerModel(server, self.packing.pack(model))
+        self.companion = None if exchange is None else exchange.begin(self.params, len(fed))
+        self.tuner, self.tuning = self._make_tuner()
+        self.history = History()
         self._run = run_id(self.settings, self.server.x)
         self._resumed = False
         self._between_rounds = True
         self._optimizer_bytes = costs.optimizer_bytes(client, self.packing, exchange)
         self._evaluator: Evaluator | None = None
+
+    # ---- the rooms --------------------------------------------------------------------------------------------------
+
+    def _make_planner(self) -> Planner:
+        """Who takes part and when; what cannot be planned is refused now, not in the first round."""
+        of, clients = self.settings, len(self.fed)
+        tuner, timing = of["tuner"], of["timing"]
+        local = LocalWork(
+            epochs=1.0 if of["epochs"] is None and of["steps"] is None else of["epochs"],
+            steps=of["steps"],
+            batch_size=of["batch_size"],
+            across_epochs=of["across_epochs"],
+            counting="epochs" if tuner is None else tuner.counting,
+        )
+        local.check(clients)
+        orders = Orders(
+            sizes=self.fed.sizes,
+            local=local,
+            client=of["client"],
+            server_lr=of["server"].lr,
+            client_schedule=of["client_schedule"],
+            server_schedule=of["server_schedule"],
+            seed=of["seed"],
+        )
+        who = None if timing is not None else participation(of["cohort"])
+        check_privacy(of, who)
+        if who is None:
+            planner: Planner = timing.begin(orders, sum(self._bytes.values()))
+        else:
+            who.check(clients)
+            planner = SyncPlanner(orders, who)
+            planner.plan(0, Tuning())
+        return planner
+
+    def _make_aggregator(self) -> Aggregator:
+        of = self.settings
+        mean = Mean(weights=of["weights"], clip=of["delta_clip"], divide_by_steps=of["divide_by_steps"])
+        mean.check(len(self.fed))
+        inner: Mean | PrivateMean = mean
+        self.ledger: Ledger | None = None
+        if of["privacy"] is not None:
+            rate = self._rate()
+            inner = PrivateMean(of["privacy"], rate * len(self.fed), self.packing, of["seed"], of["divide_by_steps"])
+            self.ledger = Ledger(of["privacy"], rate)
+        if of["compression"] is None:
+            return inner
+        compressor = Compressor(of["compression"], self.packing, self.packing.dtype)
+        return CompressedMean(inner, compressor, of["seed"])
+
+    def _rate(self) -> float:
+        """The probability of a client to be in a cohort, which privacy accounting rests on."""
+        who = participation(self.settings["cohort"])
+        assert isinstance(who, Poisson)
+        return who.rate
+
+    def _make_tuner(self) -> tuple[Tuner, Tuning]:
+        tuner, of = self.settings["tuner"], self.settings
+        if tuner is None:
+            return Untuned(), Tuning()
+        epochs = 1.0 if of["epochs"] is None else float(of["epochs"])
+        begun = tuner.begin(self.params, of["client"].lr, epochs, of["batch_size"])
+        return begun, Tuning(of["client"].lr, epochs, float(of["batch_size"]))
 
     @property
     def params(self) -> Tensor:
@@ -139,21 +203,44 @@ class Simulation:
 
     def step(self) -> Row:
         """Runs one round; its row of the history, not evaluated."""
+        row = self._step(math.inf)
+        assert row is not None
+        return row
+
+    def _step(self, until: float) -> Row | None:
+        """One round; None if a simulated clock comes to `until` seconds before it is complete."""
         clock = _Clock()
         with clock("plan"):
-            plan = self.planner.plan(self.round, self.tuning)
+            plan = self.planner.plan(self.round, self.tuning, until)
+        return None if plan is None else self._carry_out(plan, clock)
+
+    def flush(self) -> Row | None:
+        """On a simulated clock, a round with the updates that are in the buffer now; None if there are none."""
+        if not isinstance(self.planner, EventPlanner):
+            raise ValueError("timing: only a simulated clock (EventDriven, Waves) has a buffer to flush")
+        clock = _Clock()
+        with clock("plan"):
+            plan = self.planner.arrived(self.round, self.tuning)
+        return self._carry_out(plan, clock) if len(plan) else None
+
+    def _carry_out(self, plan: RoundPlan, clock: _Clock) -> Row:
         with clock("train"):
             work, outcome = self._train(plan)
         with _uninterrupted():  # what follows happens as a whole, so that Ctrl-C leaves a state between two rounds
             self._between_rounds = False
             with clock("aggregate"):
-                aggregate = self._aggregate(work, outcome)
+                aggregate = self._aggregate(plan, outcome)
             with clock("step"):
+                if self.planner.versions() is not None:
+                    self.server.past.put(plan.round, self.params)
                 changed = self.server.step(aggregate, plan.server_lr)
             with clock("tune"):
+                tuned = self.tuning
                 self._learn(plan, work, outcome, aggregate, changed)
+                self.planner.commit()
+                self.server.past.keep(self.planner.versions() or ())
             with clock("record"):
-                row = finite(self._row(plan, outcome, aggregate, changed))
+                row = finite(self._row(plan, outcome, aggregate, changed, tuned))
                 self.history.rounds.append(row)
             row |= clock.seconds
             self._between_rounds = True
@@ -164,8 +251,10 @@ class Simulation:
             return None, None
         visit = self.fed.visit(plan.cohort)
         extras = {} if self.companion is None else self.companion.extras(plan.cohort, self.server.state)
+        start, model = self.server.starts(plan.round, plan.age)
         work = RoundWork(
-            start=self.params,
+            start=start,
+            model=model,
             rows=visit.rows,
             offsets=visit.offsets,
             ids=plan.cohort,
@@ -177,17 +266,18 @@ class Simulation:
             lr=plan.lr,
             seed=self.settings["seed"],
             round=plan.round,
-            policy=self.aggregator.policy(plan),
-            keep_deltas=self.companion is not None and self.companion.keeps_deltas,
+            policy=self.aggregator.policy(plan, visit.offsets.diff()),
+            keep_deltas=self.aggregator.keeps_deltas or (self.companion is not None and self.companion.keeps_deltas),
+            measure_cosine=self.tuner.measures_cosine,
             examples=None if visit.examples is self.fed.examples else visit.examples,
             **extras,
         )
         return work, self.executor.run(work)
 
-    def _aggregate(self, work: RoundWork | None, outcome: Outcome | None) -> Aggregate:
-        if work is None or outcome is None:
-            return Aggregate(torch.zeros_like(self.params), 0.0, 0, 0, 0)
-        return self.aggregator.aggregate(work.policy, outcome)
+    def _aggregate(self, plan: RoundPlan, outcome: Outcome | None) -> Aggregate:
+        if outcome is None:
+            return self.aggregator.nobody(plan, self.params)
+        return self.aggregator.aggregate(plan, outcome)
 
     def _learn(
         self, plan: RoundPlan, work: RoundWork | None, outcome: Outcome | None, aggregate: Aggregate, changed: bool
@@ -198,12 +288,16 @@ class Simulation:
             self.companion.absorb(work, outcome)
         self.tuning = self.tuner.tune(plan, outcome, aggregate)
 
-    def _row(self, plan: RoundPlan, outcome: Outcome | None, aggregate: Aggregate, changed: bool) -> Row:
+    def _row(self, plan: RoundPlan, outcome: Outcome | None, aggregate: Aggregate, changed: bool, tuned: Tuning) -> Row:
         row: Row = {"round": plan.round + 1, **training_columns(outcome, aggregate)}
         row |= {"changed": changed, "server_lr": plan.server_lr}
         row |= {name: each * len(plan) for name, each in self._bytes.items()}
         row["client_optimizer_bytes"] = self._optimizer_bytes
-        return row
+        if tuned != Tuning():
+            row |= {"client_lr": tuned.lr, "epochs": tuned.epochs, "batch_size": tuned.batch_size}
+        if self.ledger is not None:
+            row["epsilon"] = self.ledger.epsilon(plan.round + 1)
+        return row | dict(plan.columns) | dict(aggregate.columns)
 
     # ---- a run ------------------------------------------------------------------------------------------------------
 
@@ -212,6 +306,7 @@ class Simulation:
         rounds: int | None = None,
         *,
         until: int | None = None,
+        until_clock: float | None = None,
         evaluate_every: int = 10,
         per_client: bool = False,
         target: Mapping[str, float] | None = None,
@@ -224,13 +319,18 @@ class Simulation:
     ) -> History:
         """Runs `rounds` more rounds, or on `until` that many have been run in all. The history of the whole run.
 
+        On a simulated clock, `until_clock` ends the run after that many simulated seconds, perhaps in the middle of a
+        round, which the next run goes on with; `rounds` may then be left out. A run with a `target_epsilon` of privacy
+        ends before the round that would exceed it.
+
         The test set is evaluated after every `evaluate_every`-th round and after the last (0: never), with
         `per_client` also the spread over clients. `target`, such as ``{"test_accuracy": 0.86}``, ends the run once it
         is reached. `checkpoint` is a directory that gets one every `checkpoint_every` rounds, at the end, and on
         Ctrl-C; the last `keep` and the best stay. `log` is a file of JSON lines, `tensorboard` a directory of events.
         `progress` False silences the bar (on a terminal) or the lines (elsewhere).
         """
-        end = _end_of_run(self.round, rounds, until)
+        end = self._end_of_run(rounds, until, until_clock)
+        horizon = math.inf if until_clock is None else until_clock
         for name, value in (("evaluate_every", evaluate_every), ("checkpoint_every", checkpoint_every), ("keep", keep)):
             if isinstance(value, bool) or not isinstance(value, int) or value < (0 if name == "evaluate_every" else 1):
                 raise ValueError(f"{name}: must be a whole number >= {int(name != 'evaluate_every')}, got {value!r}")
@@ -238,10 +338,15 @@ class Simulation:
         if checkpoint:
             checkpoints.claim(checkpoint, self._run, self.round, self._resumed)
         self._evaluate_if_missed(evaluate_every, per_client, end)
-        with _recorders(log, tensorboard, self.history) as recorders, display(progress, self.round, end) as shown:
+        known = None if end == _MOST_ROUNDS else end
+        with _recorders(log, tensorboard, self.history) as recorders, display(progress, self.round, known) as shown:
             try:
                 while self.round < end and not self._has_reached(target):
-                    row = self.step()
+                    row = self._step(horizon)
+                    if row is None:
+                        if checkpoint:
+                            self.save(checkpoint, keep=keep)
+                        break
                     if evaluate_every and (self.round % evaluate_every == 0 or self.round == end):
                         self._evaluate_into(row, per_client)
                     for recorder in recorders:
@@ -255,6 +360,22 @@ class Simulation:
                     self.save(checkpoint, keep=keep)
                 raise
         return self.history
+
+    def _end_of_run(self, rounds: int | None, until: int | None, until_clock: float | None) -> int:
+        """After how many rounds in all a run ends."""
+        if until_clock is not None:
+            if not isinstance(self.planner, EventPlanner):
+                raise ValueError("until_clock: only a simulated clock (timing EventDriven or Waves) has a time")
+            if not 0 <= until_clock < math.inf:
+                raise ValueError(f"until_clock: must be a number of seconds >= 0, got {until_clock!r}")
+        if rounds is None and until is None and until_clock is not None:
+            end = _MOST_ROUNDS
+        else:
+            end = _end_of_run(self.round, rounds, until)
+        target = None if self.ledger is None else self.ledger.privacy.target_epsilon
+        if self.ledger is None or target is None:
+            return end
+        return min(end, max(self.round, self.ledger.rounds_within(target)))
 
     def _check_target(self, target: Mapping[str, float] | None, evaluate_every: int, per_client: bool) -> None:
         """A target is one that this run can measure."""
@@ -361,7 +482,12 @@ class Simulation:
         tensors = self.server.tensors()
         if self.companion is not None:
             tensors |= {f"exchange.{name}": tensor for name, tensor in self.companion.tensors().items()}
-        tensors |= {f"tuner.{name}": tensor for name, tensor in self.tuner.state().items()}
+        for room, held in (
+            ("tuner", self.tuner.state()),
+            ("planner", self.planner.tensors()),
+            ("aggregator", self.aggregator.tensors()),
+        ):
+            tensors |= {f"{room}.{name}": tensor for name, tensor in held.items()}
         return tensors | {f"constant.{name}": tensor for name, tensor in constants(self.model).items()}
 
     def _saved_settings(self) -> dict[str, Any]:
@@ -387,6 +513,8 @@ class Simulation:
         if self.companion is not None:
             self.companion.load(below("exchange.", tensors))
         self.tuning = self.tuner.load(below("tuner.", tensors))
+        self.planner.load(below("planner.", tensors))
+        self.aggregator.load(below("aggregator.", tensors))
         self.history = History(manifest["history"])
         self._run, self._resumed = manifest["run"], True
 
@@ -442,23 +570,7 @@ def _recorders(log: str | Path | None, tensorboard: str | Path | None, history: 
             recorder.close()
 
 
-def _check_settings(settings: Mapping[str, Any], fed: Federation) -> None:
-    client, server, exchange = settings["client"], settings["server"], settings["exchange"]
-    if not isinstance(client, Client):
-        raise TypeError(f"client: must be an optimizer of fastfed.clients, got {client!r}")
-    if not isinstance(server, Server):
-        raise TypeError(f"server: must be an optimizer of fastfed.servers, got {server!r}")
-    if settings["client_schedule"] is not None and client.finds_step_size and client.rule != "delta_sgd":
-        raise ValueError(f"client_schedule: client rule {client.rule!r} finds its step size itself")
-    for name in ("client_schedule", "server_schedule"):
-        if settings[name] is not None and not callable(settings[name]):
-            raise TypeError(f"{name}: must be a function of the round, got {settings[name]!r}")
-    if exchange is not None:
-        if not hasattr(exchange, "begin"):
-            raise TypeError(f"exchange: must be one of fastfed.exchange, got {exchange!r}")
-        exchange.check(client, server)
-    if len(fed) == 0:
-        raise ValueError("fed: has no clients")
+_MOST_ROUNDS = 1 << 31
 
 
 def _end_of_run(done: int, rounds: int | None, until: int | None) -> int:

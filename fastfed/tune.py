@@ -1,18 +1,28 @@
-"""The tune room: what the next plan changes because of what this round has shown."""
+"""The tune room: what the next plan changes because of what this round has shown.
+
+Settings are frozen; what they remember during a run lives in a `Tuner`.
+"""
 
 from __future__ import annotations
 
-from typing import Protocol
+import math
+from dataclasses import dataclass
+from typing import Any, Protocol
 
+import torch
 from torch import Tensor
 
-from .aggregate import Aggregate
-from .plan import RoundPlan, Tuning
+from .aggregate import Aggregate, counted, shares
+from .clients import SGD, Client
+from .plan import Counting, RoundPlan, Tuning
 from .train import Outcome
 
 
 class Tuner(Protocol):
-    """Adjusts the next plan. `state` and `load` carry what it remembers through a checkpoint."""
+    """Adjusts the next plan. `state` and `load` carry what it remembers through a checkpoint. `measures_cosine`: it
+    goes by the clients' `min_cosine`."""
+
+    measures_cosine: bool
 
     def tune(self, plan: RoundPlan, outcome: Outcome, aggregate: Aggregate) -> Tuning: ...
 
@@ -24,6 +34,8 @@ class Tuner(Protocol):
 class Untuned:
     """Leaves every setting as it is."""
 
+    measures_cosine = False
+
     def tune(self, plan: RoundPlan, outcome: Outcome, aggregate: Aggregate) -> Tuning:
         return Tuning()
 
@@ -32,3 +44,101 @@ class Untuned:
 
     def load(self, state: dict[str, Tensor]) -> Tuning:
         return Tuning()
+
+
+@dataclass(frozen=True)
+class Fathom:
+    """FATHOM: the clients' learning rate, epochs E and batch size B follow hypergradients.
+
+    With a factor `alpha` of memory in the smoothed delta, lr moves by exp(-gamma_lr * H), E by exp(-gamma_epochs *
+    (H + G)) and B by exp(gamma_batch * G): H is how far the round's delta opposes the smoothed one before it, G how far
+    the clients' gradients oppose those of their earlier steps. Clients take max(1, floor(n * E / B)) steps, with
+    `counting` "ceil" (the authors' code) rounded up. `max_lr`, `max_epochs` and `max_batch` are bounds; none by
+    default (the authors' code: 0.5, 10 and 5096).
+    """
+
+    gamma_lr: float = 0.01
+    gamma_epochs: float = 0.01
+    gamma_batch: float = 0.1
+    alpha: float = 0.5
+    counting: Counting = "floor"
+    max_lr: float | None = None
+    max_epochs: float | None = None
+    max_batch: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("gamma_lr", "gamma_epochs", "gamma_batch"):
+            value = getattr(self, name)
+            if not 0 <= value < math.inf:
+                raise ValueError(f"{name}: must be a finite number >= 0, got {value!r}")
+        if not 0 <= self.alpha < 1:
+            raise ValueError(f"alpha: must be in [0, 1), got {self.alpha!r}")
+        if self.counting not in ("floor", "ceil"):
+            raise ValueError(f"counting: must be 'floor' or 'ceil', got {self.counting!r}")
+        for name in ("max_lr", "max_epochs", "max_batch"):
+            bound = getattr(self, name)
+            if bound is not None and not 0 < bound < math.inf:
+                raise ValueError(f"{name}: must be a finite number > 0, or None, got {bound!r}")
+
+    def check(self, client: Any) -> None:
+        """Hypergradients are those of SGD."""
+        if not isinstance(client, SGD):
+            kind = f"client rule {client.rule!r}" if isinstance(client, Client) else type(client).__name__
+            raise ValueError(f"tuner: FATHOM tunes clients that run SGD; {kind} will not do")
+
+    def begin(self, x: Tensor, lr: float, epochs: float, batch_size: int) -> Tuner:
+        """Its memory for a run of a model like `x` (d,) that starts with these settings."""
+        return _Hypergradients(self, torch.zeros_like(x), (lr, epochs, float(batch_size)))
+
+
+class _Hypergradients:
+    measures_cosine = True
+
+    def __init__(self, settings: Fathom, smoothed: Tensor, start: tuple[float, float, float]) -> None:
+        self.settings, self.smoothed, self.current = settings, smoothed, start
+
+    def tune(self, plan: RoundPlan, outcome: Outcome, aggregate: Aggregate) -> Tuning:
+        (lr, epochs, batch_size), by = self.current, self.settings
+        opposes = -_cosine(aggregate.delta, self.smoothed)
+        drifts = -lr * _mean_cosine(outcome)
+        self.smoothed.mul_(by.alpha).add_(aggregate.delta, alpha=1 - by.alpha)
+        self.current = (
+            _bounded(lr * math.exp(-by.gamma_lr * opposes), by.max_lr),
+            _bounded(epochs * math.exp(-by.gamma_epochs * (opposes + drifts)), by.max_epochs),
+            _bounded(batch_size * math.exp(by.gamma_batch * drifts), by.max_batch),
+        )
+        return Tuning(*self.current)
+
+    def state(self) -> dict[str, Tensor]:
+        return {"smoothed": self.smoothed, "lr_epochs_batch": torch.tensor(self.current, dtype=torch.float64)}
+
+    def load(self, state: dict[str, Tensor]) -> Tuning:
+        self.smoothed.copy_(state["smoothed"])
+        lr, epochs, batch_size = state["lr_epochs_batch"].tolist()
+        self.current = (lr, epochs, batch_size)
+        return Tuning(*self.current)
+
+
+def _bounded(value: float, most: float | None) -> float:
+    return value if most is None else min(value, most)
+
+
+def _mean_cosine(outcome: Outcome) -> float:
+    """The clients' least cosines, by examples; a client of one step, where there is nothing to compare, has 0."""
+    weights = shares(torch.where(counted(outcome), outcome.scalars["examples"], 0.0))
+    return float((weights * outcome.scalars["min_cosine"].nan_to_num(0.0)).sum())
+
+
+def _cosine(a: Tensor, b: Tensor) -> float:
+    """Of two vectors; 0 if one is zero."""
+    product = math.sqrt(_dot(a, a) * _dot(b, b))
+    return _dot(a, b) / product if product > 0 else 0.0
+
+
+_RUN = 4096
+
+
+def _dot(a: Tensor, b: Tensor) -> float:
+    """In float64, run by run: each run is one thread's, so that the sum does not depend on their number."""
+    products = torch.nn.functional.pad(a.double() * b.double(), (0, -len(a) % _RUN))
+    return math.fsum(products.view(-1, _RUN).sum(1).tolist())

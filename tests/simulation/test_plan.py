@@ -10,7 +10,7 @@ import torch
 from scipy import stats
 
 import fastfed as ff
-from fastfed.plan import LocalWork, SyncPlanner, Tuning, participation
+from fastfed.plan import LocalWork, Orders, SyncPlanner, Tuning, participation
 
 
 def planner(**changes: object) -> SyncPlanner:
@@ -21,7 +21,9 @@ def planner(**changes: object) -> SyncPlanner:
         "client": ff.clients.SGD(lr=0.5),
         "server_lr": 2.0,
     }
-    return SyncPlanner(**(settings | changes))  # type: ignore[arg-type]
+    settings |= changes
+    who = settings.pop("participation")
+    return SyncPlanner(Orders(**settings), who)  # type: ignore[arg-type]
 
 
 def test_uniform_cohorts_are_sorted_distinct_and_keyed_by_seed_and_round() -> None:

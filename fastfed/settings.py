@@ -1,0 +1,124 @@
+"""Which settings of a simulation go together: what would be ignored, or cannot work, is refused before a run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from .clients import Blend, Client, optimizers
+from .compression import Int8, Sign, TopK
+from .data import Federation
+from .exchange import ControlVariates
+from .plan import Participation, Poisson
+from .privacy import Privacy
+from .servers import Server
+from .timing import ClientCentric, EventDriven, Waves
+from .tune import Fathom
+
+
+def check_settings(settings: Mapping[str, Any], fed: Federation) -> None:
+    """Refuses kinds that will not do, and settings that another one makes meaningless."""
+    if len(fed) == 0:
+        raise ValueError("fed: has no clients")
+    _check_optimizers(settings, len(fed))
+    _check_timing(settings)
+    _check_exchange(settings)
+    _check_tuner(settings)
+    _check_sent(settings)
+
+
+def check_privacy(settings: Mapping[str, Any], participation: Participation | None) -> None:
+    """The accounting holds for cohorts drawn by Poisson sampling, and for clients that all count alike."""
+    if settings["privacy"] is None:
+        return
+    if not isinstance(settings["privacy"], Privacy):
+        raise TypeError(f"privacy: must be fastfed.privacy.Privacy, got {settings['privacy']!r}")
+    if not isinstance(participation, Poisson):
+        raise ValueError("cohort: must be fastfed.plan.Poisson(rate) with privacy, whose accounting rests on it")
+    if settings["weights"] != "uniform":
+        raise ValueError(f"weights: must be 'uniform' with privacy, got {settings['weights']!r}")
+    if settings["delta_clip"] is not None:
+        raise ValueError("delta_clip: with privacy, deltas are clipped to privacy's own bound")
+    if settings["exchange"] is not None and settings["exchange"].up > 0:
+        raise ValueError("exchange: sends more than the clipped delta, which the accounting does not cover")
+    if settings["compression"] is not None and settings["privacy"].adaptive is not None:
+        raise ValueError("compression: adaptive clipping goes by the norms of uncompressed deltas")
+    client = settings["client"]
+    if isinstance(client, Blend) and any(part.weight != 1 for part in client.parts):
+        raise ValueError("weight: must be 1 for every part with privacy, where all clients count alike")
+
+
+def _check_optimizers(settings: Mapping[str, Any], clients: int) -> None:
+    client, server = settings["client"], settings["server"]
+    if not isinstance(client, (Client, Blend)):
+        raise TypeError(f"client: must be an optimizer of fastfed.clients, got {client!r}")
+    if not isinstance(server, Server):
+        raise TypeError(f"server: must be an optimizer of fastfed.servers, got {server!r}")
+    for one in optimizers(client):
+        if settings["client_schedule"] is not None and one.finds_step_size and one.rule != "delta_sgd":
+            raise ValueError(f"client_schedule: client rule {one.rule!r} finds its step size itself")
+    for name in ("client_schedule", "server_schedule"):
+        if settings[name] is not None and not callable(settings[name]):
+            raise TypeError(f"{name}: must be a function of the round, got {settings[name]!r}")
+    if isinstance(client, Blend):
+        if client.resources is not None and len(client.resources) != clients:
+            raise ValueError(f"resources: must be one for each of the {clients} clients, got {len(client.resources)}")
+        if settings["across_epochs"] and any(p.steps is not None or p.epochs is not None for p in client.parts):
+            raise ValueError("across_epochs: the parts of the blend may not set their own steps or epochs with it")
+
+
+def _check_timing(settings: Mapping[str, Any]) -> None:
+    timing, cohort = settings["timing"], settings["cohort"]
+    if timing is None:
+        if cohort is None:
+            raise ValueError("cohort: must say who takes part, as there is no timing that does")
+        return
+    if not isinstance(timing, (ClientCentric, EventDriven, Waves)):
+        raise TypeError(f"timing: must be ClientCentric, EventDriven or Waves of fastfed.timing, got {timing!r}")
+    if cohort is not None and cohort != timing.buffer:
+        raise ValueError(f"cohort: with this timing a round has {timing.buffer} clients; leave cohort out")
+    for name in ("epochs", "steps"):
+        if timing.sets_epochs and settings[name] is not None:
+            raise ValueError(f"{name}: the timing draws how long clients train; leave it out, or give it epochs=None")
+    if settings["tuner"] is not None and not isinstance(timing, ClientCentric):
+        raise ValueError("tuner: a simulated clock must know a client's steps beforehand, and a tuner changes them")
+
+
+def _check_exchange(settings: Mapping[str, Any]) -> None:
+    exchange = settings["exchange"]
+    if exchange is None:
+        return
+    if not hasattr(exchange, "begin"):
+        raise TypeError(f"exchange: must be one of fastfed.exchange, got {exchange!r}")
+    if isinstance(settings["client"], Blend):
+        for one in optimizers(settings["client"]):
+            exchange.check(one, settings["server"])
+    else:
+        exchange.check(settings["client"], settings["server"])
+    if settings["timing"] is not None and isinstance(exchange, ControlVariates):
+        raise ValueError("exchange: SCAFFOLD's control variates belong to synchronous rounds; leave timing out")
+
+
+def _check_tuner(settings: Mapping[str, Any]) -> None:
+    tuner = settings["tuner"]
+    if tuner is None:
+        return
+    if not isinstance(tuner, Fathom):
+        raise TypeError(f"tuner: must be one of fastfed.tune, got {tuner!r}")
+    tuner.check(settings["client"])
+    if settings["steps"] is not None:
+        raise ValueError("steps: FATHOM tunes epochs and batch size, from which the steps follow; give epochs")
+    if settings["client_schedule"] is not None:
+        raise ValueError("client_schedule: FATHOM tunes the clients' learning rate itself")
+    if settings["timing"] is not None and settings["timing"].sets_epochs:
+        raise ValueError("tuner: the timing draws how long clients train, which FATHOM tunes; give it epochs=None")
+
+
+def _check_sent(settings: Mapping[str, Any]) -> None:
+    compression = settings["compression"]
+    if compression is None:
+        return
+    if not isinstance(compression, (TopK, Sign, Int8)):
+        raise TypeError(f"compression: must be TopK, Sign or Int8 of fastfed.compression, got {compression!r}")
+    if settings["exchange"] is not None and settings["exchange"].up > 0:
+        raise ValueError("compression: is for deltas, and this exchange sends another vector up, uncompressed")

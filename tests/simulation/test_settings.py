@@ -1,0 +1,114 @@
+"""What goes together and what does not: each refusal names the setting, and says what to do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import fastfed as ff
+
+from .support import small_federation, small_model
+
+SGD = ff.clients.SGD(lr=0.1)
+ADAM = ff.clients.Adam(lr=0.1)
+Part, Blend = ff.clients.Part, ff.clients.Blend
+CENTRIC = ff.timing.ClientCentric()
+BUFFERED = ff.timing.EventDriven(concurrency=4, buffer=2)
+PRIVATE = ff.privacy.Privacy(clip=1.0, noise=1.0, delta=1e-3)
+ADAPTIVE = ff.privacy.Privacy(clip=1.0, noise=1.0, delta=1e-3, adaptive=ff.privacy.Quantile(count_noise=1.0))
+POISSON = {"cohort": ff.plan.Poisson(0.5), "weights": "uniform"}
+SCAFFOLD = ff.exchange.ControlVariates()
+FATHOM = ff.tune.Fathom()
+
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"cohort": None}, "cohort: must say who takes part"),
+    ({"timing": CENTRIC}, "cohort: with this timing a round has 5 clients"),
+    ({"cohort": None, "timing": "soon"}, "timing: must be ClientCentric, EventDriven or Waves"),
+    ({"cohort": None, "timing": CENTRIC, "epochs": 2}, "epochs: the timing draws how long clients train"),
+    ({"cohort": None, "timing": CENTRIC, "steps": 2}, "steps: the timing draws how long clients train"),
+    ({"cohort": None, "timing": ff.timing.ClientCentric(buffer=13)}, "at most the number of clients, 12"),
+    ({"cohort": None, "timing": ff.timing.EventDriven(13, buffer=2)}, "concurrency: must be"),
+    ({"cohort": None, "timing": ff.timing.EventDriven(3, buffer=13)}, "buffer: must be"),
+    ({"cohort": None, "timing": BUFFERED, "tuner": FATHOM}, "tuner: a simulated clock must know"),
+    ({"cohort": None, "timing": CENTRIC, "tuner": FATHOM}, "tuner: the timing draws how long"),
+    ({"cohort": None, "timing": BUFFERED, "exchange": SCAFFOLD}, "SCAFFOLD's control variates belong to synchronous"),
+    ({"cohort": None, "timing": BUFFERED, "client": Blend([Part(SGD, steps=2)])}, "a simulated clock must know"),
+    ({"tuner": "fathom"}, "tuner: must be one of fastfed.tune"),
+    ({"tuner": FATHOM, "client": ADAM}, "tuner: FATHOM tunes clients that run SGD; client rule 'adam'"),
+    ({"tuner": FATHOM, "client": Blend([Part(SGD)])}, "tuner: FATHOM tunes clients that run SGD; Blend"),
+    ({"tuner": FATHOM, "steps": 3}, "steps: FATHOM tunes epochs"),
+    ({"tuner": FATHOM, "client_schedule": lambda round: 1.0}, "client_schedule: FATHOM tunes"),
+    ({"privacy": PRIVATE, "weights": "uniform"}, "cohort: must be fastfed.plan.Poisson"),
+    ({**POISSON, "privacy": PRIVATE, "weights": "examples"}, "weights: must be 'uniform' with privacy"),
+    ({**POISSON, "privacy": PRIVATE, "delta_clip": 1.0}, "delta_clip: with privacy"),
+    ({**POISSON, "privacy": PRIVATE, "exchange": SCAFFOLD}, "exchange: sends more than the clipped delta"),
+    ({**POISSON, "privacy": ADAPTIVE, "compression": ff.compression.Sign()}, "compression: adaptive clipping"),
+    ({**POISSON, "privacy": PRIVATE, "client": Blend([Part(SGD, weight=2.0)])}, "weight: must be 1 for every part"),
+    ({**POISSON, "privacy": 3.0}, "privacy: must be fastfed.privacy.Privacy"),
+    ({"privacy": PRIVATE, "cohort": None, "timing": CENTRIC, "weights": "uniform"}, "cohort: must be fastfed.plan.Poi"),
+    ({"compression": "zip"}, "compression: must be TopK, Sign or Int8"),
+    ({"compression": ff.compression.Sign(), "exchange": SCAFFOLD}, "compression: is for deltas"),
+    ({"client": Blend([Part(SGD)], lambda of: 0, resources=[1, 2])}, "resources: must be one for each of the 12"),
+    ({"client": Blend([Part(SGD, steps=2)]), "epochs": 1, "across_epochs": True}, "across_epochs: the parts"),
+    ({"client": Blend([Part(ff.clients.SPS())]), "client_schedule": lambda round: 1.0}, "client_schedule: client rule"),
+    ({"client": Blend([Part(SGD)], lambda of: 1)}, "choose: must give the number of a part, 0 to 0, got 1"),
+]
+
+
+@pytest.mark.parametrize(("settings", "says"), REFUSED, ids=[says for _, says in REFUSED])
+def test_what_does_not_go_together_is_refused(settings: dict[str, Any], says: str) -> None:
+    with pytest.raises((ValueError, TypeError), match=says.replace("(", r"\(")):
+        ff.Simulation(small_model(), small_federation(), **({"client": SGD, "cohort": 3} | settings))
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: Part("sgd"), "client: must be an optimizer"),  # type: ignore[arg-type]
+        (lambda: Part(SGD, share=-1), "share: must be"),
+        (lambda: Part(SGD, weight=float("nan")), "weight: must be"),
+        (lambda: Part(SGD, steps=2, epochs=1), "epochs: give either"),
+        (lambda: Part(SGD, steps=0), "steps: must be a whole number >= 1"),
+        (lambda: Part(SGD, epochs=-1), "epochs: must be > 0"),
+        (lambda: Blend([]), "parts: must be one or more"),
+        (lambda: Blend([Part(SGD, share=0)]), "share: must be > 0 for one part"),
+        (lambda: Blend([Part(SGD)], resources=[1]), "resources: are for `choose`"),
+        (lambda: Blend([Part(SGD, share=2)], lambda of: 0), "share: would be ignored"),
+        (lambda: ff.timing.ClientCentric(buffer=0), "buffer: must be a whole number >= 1"),
+        (lambda: ff.timing.ClientCentric(max_delay=-1), "max_delay: must be a whole number >= 0"),
+        (lambda: ff.timing.ClientCentric(epochs=3, randomness=0.5), "randomness: epochs . randomness must be a whole"),
+        (lambda: ff.timing.ClientCentric(epochs=None), "randomness: belongs to epochs"),
+        (lambda: ff.timing.EventDriven(concurrency=0), "concurrency: must be a whole number >= 1"),
+        (lambda: ff.timing.EventDriven(3, staleness=-0.5), "staleness: must be a finite number >= 0"),
+        (lambda: ff.timing.EventDriven(3, max_age=-1), "max_age: must be a whole number >= 0"),
+        (lambda: ff.timing.Waves(3, wanted=4), "wanted: must be at most size, 3"),
+        (lambda: ff.tune.Fathom(gamma_lr=-0.1), "gamma_lr: must be a finite number >= 0"),
+        (lambda: ff.tune.Fathom(alpha=1.0), r"alpha: must be in \[0, 1\)"),
+        (lambda: ff.tune.Fathom(counting="epochs"), "counting: must be 'floor' or 'ceil'"),
+        (lambda: ff.tune.Fathom(max_batch=0), "max_batch: must be a finite number > 0"),
+        (lambda: ff.methods.client_centric("yogi", client_lr=0.1, server_lr=1.0), "server: must be one of sgd"),
+        (lambda: ff.methods.client_centric("ams", client_lr=0.1), "server_lr: must be given"),
+        (
+            lambda: ff.methods.client_centric(ff.servers.FedAvg(), client_lr=0.1, server_lr=1.0),
+            "server_lr: would be ignored",
+        ),
+    ],
+)
+def test_bad_settings_are_refused(make: Any, says: str) -> None:
+    with pytest.raises((ValueError, TypeError), match=says):
+        make()
+
+
+def test_a_clock_is_needed_to_stop_by_it() -> None:
+    sim = ff.Simulation(small_model(), small_federation(), client=SGD, cohort=3)
+    with pytest.raises(ValueError, match="until_clock: only a simulated clock"):
+        sim.run(until_clock=10.0)
+    timed = ff.Simulation(small_model(), small_federation(), client=SGD, timing=BUFFERED)
+    with pytest.raises(ValueError, match="until_clock: must be a number of seconds >= 0"):
+        timed.run(until_clock=-1.0)
+
+
+def test_a_cohort_of_the_buffers_size_is_welcome() -> None:
+    sim = ff.Simulation(small_model(), small_federation(), client=SGD, cohort=2, timing=BUFFERED)
+    assert sim.step()["clients"] == 2
