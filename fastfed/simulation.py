@@ -84,7 +84,8 @@ class Simulation:
         self.model, self.fed = model, fed
         _check_settings(self.settings, fed)
         self.packing = Packing.of(model)
-        self.executor = make(executor, model, loss, fed.examples, threads=threads, device=device)
+        split = getattr(exchange, "split", None)
+        self.executor = make(executor, model, loss, fed.examples, threads=threads, device=device, split=split)
         self.planner = SyncPlanner(
             sizes=fed.sizes,
             participation=participation(cohort),
@@ -164,8 +165,9 @@ class Simulation:
             return None, None
         visit = self.fed.visit(plan.cohort)
         extras = {} if self.companion is None else self.companion.extras(plan.cohort, self.server.state)
+        keeps_deltas = self.companion is not None and self.companion.keeps_deltas
         work = RoundWork(
-            start=self.params,
+            start=self.params.clone() if keeps_deltas else self.params,  # deltas are absorbed after the server's step
             rows=visit.rows,
             offsets=visit.offsets,
             ids=plan.cohort,
@@ -178,7 +180,7 @@ class Simulation:
             seed=self.settings["seed"],
             round=plan.round,
             policy=self.aggregator.policy(plan),
-            keep_deltas=self.companion is not None and self.companion.keeps_deltas,
+            keep_deltas=keeps_deltas,
             examples=None if visit.examples is self.fed.examples else visit.examples,
             **extras,
         )

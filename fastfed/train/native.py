@@ -16,6 +16,7 @@ from ..kernels.table import client_numbers
 from ..losses import Loss
 from ..purposes import Purpose
 from .model import fitting_examples
+from .split import Split
 from .threads import check_threads
 from .work import SCALARS, Outcome, RoundWork, empty_scalars
 
@@ -37,6 +38,7 @@ class Native:
         *,
         threads: int | None = None,
         device: torch.device | str = "cpu",
+        split: Split | None = None,
     ) -> None:
         check_threads(threads)
         if torch.device(device).type != "cpu":
@@ -55,6 +57,8 @@ class Native:
         self.threads, self.examples = threads, examples
         self._examples = _engine_examples(examples)
         self._predicted = (examples, self._examples)  # the store of the last predictions
+        if split is not None:
+            raise program.Unsupported("contrast: the native engine has none yet")
         values, instructions = self.program.spec()
         self._core = _core.Program(values, instructions, self.program.output, loss, self.program.packing.size)
 
@@ -62,6 +66,8 @@ class Native:
         """Trains the round's clients."""
         if work.start.dtype is not torch.float32:
             raise TypeError(f"start: the native engine computes in float32, got {work.start.dtype}")
+        if work.contrast is not None:
+            raise program.Unsupported("contrast: the native engine has none yet")
         examples = fitting_examples(work, self.program.packing, self.examples)
         held = self._examples if examples is self.examples else _engine_examples(examples)
         results = _empty_results(work)
