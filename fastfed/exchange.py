@@ -25,7 +25,8 @@ from .train.split import Split
 
 class Exchange(Protocol):
     """Settings of an exchange: how many vectors besides the model it sends `down` to a client and `up` from it, and how
-    many a client has `kept` between its rounds. One whose works ask for a contrast has a `split` (train.Split), too."""
+    many a client has `kept` between its rounds. One whose works ask for a contrast also has a `split`
+    (train/split.py)."""
 
     down: int
     up: int

@@ -99,7 +99,8 @@ class StackedModel:
                 return self.loss(self.model(tensors, inputs), targets, real)
             outputs, features = self.model.split(tensors, inputs, comparison.head)
         loss = self.loss(outputs, targets, real)
-        terms = contrastive_losses(features, *anchors, comparison.temperature)
+        of_start, of_previous = anchors
+        terms = contrastive_losses(features, of_start, of_previous, comparison.temperature)
         return loss + (comparison.mu * mean_of_real(terms, real)).to(loss.dtype)
 
     def _tensors(self, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
