@@ -129,7 +129,24 @@ void require_within(const Size* numbers, Size count, Size limit, const char* nam
     FF_REQUIRE(numbers[i] >= 0 && numbers[i] < limit, name, "below " + std::to_string(limit));
 }
 
-Round round_of(const py::dict& given, Size d) {
+Contrast contrast_of(const py::object& given, Size clients, const Program& program) {
+  if (given.is_none()) return {};
+  FF_REQUIRE(program.has_features(), "contrast", "of a program that trains something before its last layer");
+  const py::dict parts = given;
+  Contrast c{};
+  c.mu = parts["mu"].cast<double>();
+  c.temperature = parts["temperature"].cast<double>();
+  FF_REQUIRE(c.mu > 0 && c.temperature > 0, "contrast", "of positive weight and temperature");
+  const Size models = tensor(parts["previous"], "previous").numel() / program.d();
+  c.previous = data<float>(parts["previous"], "previous", models * program.d());
+  c.row = data<Size>(parts["row"], "row", clients);
+  for (Size i = 0; i < clients; ++i)
+    FF_REQUIRE(c.row[i] >= -1 && c.row[i] < models, "row", "-1 or below " + std::to_string(models));
+  return c;
+}
+
+Round round_of(const py::dict& given, const Program& program) {
+  const Size d = program.d();
   Round r{};
   r.clients = tensor(given["ids"], "ids").numel();
   r.batch_size = given["batch_size"].cast<Size>();
@@ -152,6 +169,7 @@ Round round_of(const py::dict& given, Size d) {
   FF_REQUIRE(!r.optimizers.empty(), "optimizers", "given");
   r.lr = data_or_null<double>(given["lr"], "lr", r.clients);
   r.corrections = data_or_null<float>(given["corrections"], "corrections", r.clients * d);
+  r.contrast = contrast_of(given["contrast"], r.clients, program);
   r.shuffle = key_of(given["shuffle"]);
   for (py::handle key : given["dropout"].cast<py::list>()) r.dropout.push_back(key_of(key.cast<py::tuple>()));
   r.round = given["round"].cast<Word>();
@@ -197,7 +215,7 @@ class SignalWatch {
 
 void train(Program& program, const py::dict& examples, const py::dict& work, const py::dict& results) {
   const Examples store = examples_of(examples, program);
-  Round round = round_of(work, program.d());
+  Round round = round_of(work, program);
   round.interrupted = SignalWatch();
   const Results out = results_of(results, round.clients, program.d());
   try {

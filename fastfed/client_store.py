@@ -26,6 +26,14 @@ class ClientStore:
                 found[position] = self._vectors[self._rows[client]]
         return found
 
+    def find(self, ids: Tensor) -> tuple[Tensor, Tensor]:
+        """A copy of the vectors of those that have been seen, (m, d), and which of them is whose: (len(ids),) int64, -1
+        for clients not seen yet."""
+        rows = [self._rows.get(client, -1) for client in ids.tolist()]
+        found = [row for row in rows if row >= 0]
+        places = iter(range(len(found)))
+        return self._vectors[found], torch.tensor([-1 if row < 0 else next(places) for row in rows], dtype=torch.int64)
+
     def put(self, ids: Tensor, vectors: Tensor) -> None:
         """Keeps `vectors` (len(ids), d)."""
         rows = [self._rows.setdefault(client, len(self._rows)) for client in ids.tolist()]

@@ -1,4 +1,5 @@
-"""What server and clients exchange besides the model: control variates (SCAFFOLD), a preconditioner (FedAda2's DJA).
+"""What server and clients exchange or keep besides the model: control variates (SCAFFOLD), a preconditioner (FedAda2's
+DJA), previous models (MOON).
 
 Settings are frozen; what they keep during a run lives in a `Companion`.
 """
@@ -16,13 +17,16 @@ from .client_store import ClientStore
 from .clients import SGD, Client
 from .kernels.table import CLIENT_RULES, SERVER_RULES
 from .servers import Server
-from .train import Outcome, RoundWork
+from .train import Contrast, Outcome, RoundWork
+from .train.contrast import check_settings
 from .train.policy import policy_weights
+from .train.split import Split
 
 
 class Exchange(Protocol):
     """Settings of an exchange: how many vectors besides the model it sends `down` to a client and `up` from it, and how
-    many a client has `kept` between its rounds."""
+    many a client has `kept` between its rounds. One whose works ask for a contrast also has a `split`
+    (train/split.py)."""
 
     down: int
     up: int
@@ -60,6 +64,7 @@ class Preconditioner:
     down = 1
     up = 0
     kept = 0
+    split = None
 
     def check(self, client: Client, server: Server) -> None:
         if not CLIENT_RULES[client.rule].has_second_moment:
@@ -97,6 +102,7 @@ class ControlVariates:
     down = 1
     up = 1
     kept = 1
+    split = None
 
     def check(self, client: Client, server: Server) -> None:
         if not isinstance(client, SGD):
@@ -149,3 +155,58 @@ class _Controlling:
     def load(self, tensors: dict[str, Tensor]) -> None:
         self.common.copy_(tensors["common"])
         self.own.load(tensors)
+
+
+@dataclass(frozen=True)
+class PreviousModels:
+    """MOON: a term of weight `mu` in the clients' loss draws the features of their models to those of the model that
+    they started from, and away from those of the model with which they ended their last round, which every client
+    keeps. ``train/contrast.py`` has the formula. Features are what goes into the layer `head` (its name; None: the last
+    nn.Linear of the model). With mu = 0 it is FedAvg.
+    """
+
+    mu: float
+    temperature: float = 0.5
+    head: str | None = None
+
+    down = 0
+    up = 0
+    kept = 1
+
+    def __post_init__(self) -> None:
+        check_settings(self.mu, self.temperature, self.head)
+
+    @property
+    def split(self) -> Split | None:
+        """Where the model must split, if features are compared at all."""
+        return Split(self.head) if self.mu else None
+
+    def check(self, client: Client, server: Server) -> None:
+        """Any optimizers will do: only the loss is another."""
+
+    def begin(self, x: Tensor, clients: int) -> Companion:
+        return _Remembering(self, x)
+
+
+class _Remembering:
+    keeps_deltas = True
+
+    def __init__(self, settings: PreviousModels, x: Tensor) -> None:
+        self.settings = settings
+        self.models = ClientStore(x.numel(), x.dtype)
+
+    def extras(self, cohort: Tensor, server_state: dict[str, Tensor]) -> dict[str, Any]:
+        s = self.settings
+        return {"contrast": Contrast(s.mu, s.temperature, s.head, *self.models.find(cohort))} if s.mu else {}
+
+    def absorb(self, work: RoundWork, outcome: Outcome) -> None:
+        assert outcome.deltas is not None
+        trained = ((outcome.scalars["steps"] > 0) & ~outcome.refused).nonzero().flatten()
+        deltas = outcome.deltas.cpu()[trained]
+        self.models.put(work.ids[trained], deltas.add_(work.starts_of(trained).cpu()))
+
+    def tensors(self) -> dict[str, Tensor]:
+        return self.models.tensors()
+
+    def load(self, tensors: dict[str, Tensor]) -> None:
+        self.models.load(tensors)

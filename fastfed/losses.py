@@ -46,15 +46,15 @@ def padded_cross_entropy(outputs: Tensor, targets: Tensor, real: Tensor) -> Tens
 
 def padded_binary_cross_entropy(outputs: Tensor, targets: Tensor, real: Tensor) -> Tensor:
     """`binary_cross_entropy` of the real examples."""
-    return _mean_of_real(F.binary_cross_entropy_with_logits(outputs, targets.to(outputs.dtype), reduction="none"), real)
+    return mean_of_real(F.binary_cross_entropy_with_logits(outputs, targets.to(outputs.dtype), reduction="none"), real)
 
 
 def padded_mse(outputs: Tensor, targets: Tensor, real: Tensor) -> Tensor:
     """`mse` of the real examples."""
-    return _mean_of_real(F.mse_loss(outputs, targets.reshape(outputs.shape).to(outputs.dtype), reduction="none"), real)
+    return mean_of_real(F.mse_loss(outputs, targets.reshape(outputs.shape).to(outputs.dtype), reduction="none"), real)
 
 
-def _mean_of_real(losses: Tensor, real: Tensor) -> Tensor:
+def mean_of_real(losses: Tensor, real: Tensor) -> Tensor:
     """The mean of losses (n, ...) over the entries of the real examples; 0 if there is none."""
     per_example = losses.reshape(len(losses), -1)
     total = torch.where(real[:, None], per_example, 0).sum()

@@ -57,6 +57,15 @@ def fedprox(client_lr: float, mu: float, server: Server | None = None) -> Settin
     return {"client": clients.SGD(lr=client_lr, prox=mu), "server": server or servers.FedAvg()}
 
 
+def moon(
+    client_lr: float, mu: float = 1.0, temperature: float = 0.5, head: str | None = None, server: Server | None = None
+) -> Settings:
+    """MOON: a term of weight `mu` in the loss draws a client's features, which go into the layer `head` (None: the last
+    nn.Linear), to those of the model it started from and away from those of its own last one."""
+    kept = exchange.PreviousModels(mu, temperature, head)
+    return {"client": clients.SGD(lr=client_lr), "server": server or servers.FedAvg(), "exchange": kept}
+
+
 def scaffold(client_lr: float = 0.1, server_lr: float = 1.0) -> Settings:
     """SCAFFOLD, option II: control variates correct the clients' drift."""
     client, server = clients.SGD(lr=client_lr), servers.FedAvg(lr=server_lr)
@@ -215,6 +224,7 @@ def _examples() -> dict[str, Settings]:
         "FedYogi": fedyogi(lr, lr),
         "FedAMS": fedams(lr, lr),
         "FedProx": fedprox(lr, 0.01),
+        "MOON": moon(lr),
         "SCAFFOLD": scaffold(),
         "Delta-SGD": delta_sgd(),
         "FATHOM": fathom(lr),

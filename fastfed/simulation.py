@@ -104,7 +104,8 @@ class Simulation:
             "bytes_down": costs.bytes_down(self.packing, exchange),
             "bytes_up": costs.bytes_up(self.packing, exchange),
         }
-        self.executor = make(executor, model, loss, fed.examples, threads=threads, device=device)
+        split = None if exchange is None else exchange.split
+        self.executor = make(executor, model, loss, fed.examples, threads=threads, device=device, split=split)
         self.planner = self._make_planner()
         self.aggregator = self._make_aggregator()
         self.server = ServerModel(server, self.packing.pack(model))
@@ -252,8 +253,9 @@ class Simulation:
         visit = self.fed.visit(plan.cohort)
         extras = {} if self.companion is None else self.companion.extras(plan.cohort, self.server.state)
         start, model = self.server.starts(plan.round, plan.age)
+        companion_keeps = self.companion is not None and self.companion.keeps_deltas
         work = RoundWork(
-            start=start,
+            start=start.clone() if companion_keeps else start,  # deltas are absorbed after the server's step
             model=model,
             rows=visit.rows,
             offsets=visit.offsets,
@@ -267,7 +269,7 @@ class Simulation:
             seed=self.settings["seed"],
             round=plan.round,
             policy=self.aggregator.policy(plan, visit.offsets.diff()),
-            keep_deltas=self.aggregator.keeps_deltas or (self.companion is not None and self.companion.keeps_deltas),
+            keep_deltas=self.aggregator.keeps_deltas or companion_keeps,
             measure_cosine=self.tuner.measures_cosine,
             examples=None if visit.examples is self.fed.examples else visit.examples,
             **extras,

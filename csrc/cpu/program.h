@@ -48,6 +48,14 @@ struct Optimizer {
   Size warmup;          // local steps
 };
 
+// MOON's contrast (fastfed/train/contrast.py): what goes into the program's last layer is compared with what goes into
+// it under the start model and under the client's previous one. mu 0: none.
+struct Contrast {
+  double mu, temperature;
+  const float* previous;  // (n, d), in the engine's order
+  const Size* row;        // by client: which one is its own; -1: it has none
+};
+
 // One round (fastfed/train/work.py: RoundWork). Arrays of one entry per client; null where the work does without.
 struct Round {
   Size clients, batch_size;
@@ -59,6 +67,7 @@ struct Round {
   const Size* rule;
   const double* lr;
   const float* corrections;  // (clients, d)
+  Contrast contrast;
   StreamKey shuffle;
   std::vector<StreamKey> dropout;
   Word round;
@@ -139,6 +148,9 @@ class Program {
   int table_output() const { return table_output_; }
   const std::string& loss() const { return loss_; }
   int output() const { return output_; }
+  // The value that goes into the last layer, and whether anything that is trained comes before it.
+  int features() const { return layers_.back()->spec().inputs.front(); }
+  bool has_features() const { return layers_.back()->spec().wanted.front(); }
   Size d() const { return d_; }
   Size vocabulary() const { return vocabulary_; }
   bool shares_params() const { return shares_params_; }

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "cpu/clones.h"
+#include "cpu/layers/contrast.h"
 #include "cpu/loops.h"
 #include "cpu/random.h"
 #include "cpu/simd.h"
@@ -115,6 +116,10 @@ void Worker::prepare(const Examples& examples, const Round& round) {
       state_[i] = AlignedArray<float>(wanted[i]);
       state_sizes_[i] = wanted[i];
     }
+  if (round.contrast.mu > 0 && anchors_size_ == 0) {
+    anchors_size_ = batch_ * program_.values()[std::size_t(program_.features())].size();
+    anchors_ = AlignedArray<float>(2 * anchors_size_);
+  }
   labels_.resize(std::size_t(batch_ * examples.target_size));
   targets_.resize(examples.target_kind == TargetKind::kFloats ? labels_.size() : 0);
   Size most = 0;
@@ -243,11 +248,13 @@ LossResult Worker::loss() {
   return binary_cross_entropy_dense(numbers, slot.data, targets_.data(), slot.grad);
 }
 
-void Worker::forward() {
+// The first `layers` layers.
+void Worker::forward(std::size_t layers) {
   for (const auto& segment : program_.segments()) {
     const Size calls = segment.by_example ? frame_.batch : 1, count = segment.by_example ? 1 : frame_.batch;
+    const std::size_t end = std::min(segment.end, layers);
     for (Size e = 0; e < calls; ++e)
-      for (std::size_t l = segment.begin; l < segment.end; ++l) program_.layers()[l]->forward(frame_, e, count);
+      for (std::size_t l = segment.begin; l < end; ++l) program_.layers()[l]->forward(frame_, e, count);
   }
 }
 
@@ -255,33 +262,67 @@ void Worker::predict(const Size* rows, Size count, float* outputs) {
   std::copy(rows, rows + count, rows_.begin());
   frame_.batch = count;
   gather_inputs();
-  forward();
+  forward(program_.layers().size());
   const Slot& slot = slots_[std::size_t(program_.output())];
   copy(slot.data, count * slot.stride, outputs);
 }
 
-// Forward, loss and backward of the batch at hand.
-LossResult Worker::pass(float* params, float* grads, bool fused, float lr) {
+// Forward, loss and backward of the batch at hand; the mean loss.
+double Worker::pass(float* params, float* grads, bool fused, float lr) {
   frame_.params = params;
   frame_.grads = grads;
   frame_.fused = fused;
   frame_.lr = lr;
   if (!fused && program_.shares_params()) std::memset(grads, 0, std::size_t(program_.d()) * sizeof(float));
-  forward();
-  const LossResult result = loss();
-  backward(fused);
-  return result;
+  forward(program_.layers().size());
+  const double value = loss().mean();
+  return value + backward(fused);
 }
 
-void Worker::backward(bool fused) {
+// Returns what the contrast adds to the loss: its gradient joins that of the last layer's input, once that is there.
+double Worker::backward(bool fused) {
   const auto& segments = program_.segments();
+  const std::size_t last = program_.layers().size() - 1;
+  double added = 0;
   for (auto segment = segments.rbegin(); segment != segments.rend(); ++segment) {
     const Size calls = segment->by_example ? frame_.batch : 1, count = segment->by_example ? 1 : frame_.batch;
     for (Size e = 0; e < calls; ++e)
-      for (std::size_t l = segment->end; l-- > segment->begin;)
+      for (std::size_t l = segment->end; l-- > segment->begin;) {
         if (program_.active()[l]) program_.layers()[l]->backward(frame_, e, count);
+        if (l == last) added = contrast();
+      }
     if (fused && segment->by_example) apply_gathered(*segment);
   }
+  return added;
+}
+
+// The features of the batch under the two models that are compared with, with dropout off.
+void Worker::find_anchors() {
+  if (!previous_) return;
+  const Frame before = frame_;
+  frame_.moved = nullptr;  // all rows of the table are the model's own
+  frame_.dropout = nullptr;
+  const Slot& slot = slots_[std::size_t(program_.features())];
+  float* to = anchors_.data();
+  for (const float* model : {start_, previous_}) {
+    frame_.params = const_cast<float*>(model);  // forward passes only read it
+    forward(program_.layers().size() - 1);
+    copy(slot.data, frame_.batch * slot.stride, to);
+    to += anchors_size_;
+  }
+  frame_ = before;
+}
+
+// MOON's term of the batch at hand. A client without a previous model would be compared twice with the one it started
+// from: the term is a constant.
+double Worker::contrast() {
+  const Contrast& wanted = round_->contrast;
+  if (wanted.mu == 0) return 0.0;
+  if (!previous_) return wanted.mu * std::log(2.0);
+  const Slot& slot = slots_[std::size_t(program_.features())];
+  const float* anchors = anchors_.data();
+  return fastfed::contrast({frame_.batch, slot.stride, slot.data, anchors, anchors + anchors_size_}, wanted.mu,
+                           wanted.temperature, slot.grad);
 }
 
 // Layers that are called example by example leave their gradients beside; SGD applies them when all examples are done.
@@ -297,13 +338,13 @@ void Worker::apply_gathered(const Program::Segment& segment) {
 }
 
 // Plain SGD. The last step's gradients of the table's rows may stay where they are until the delta is taken.
-LossResult Worker::fused_step(float lr) {
-  const LossResult result = pass(x_.data(), grads_.data(), true, lr);
-  if (!round_->tracks) return result;
+double Worker::fused_step(float lr) {
+  const double value = pass(x_.data(), grads_.data(), true, lr);
+  if (!round_->tracks) return value;
   reach_ += std::fabs(double(lr)) * row_bound();
   pending_ = true;
   if (!(may_wait_ && step_ + 1 == steps_ && reach_ < kFarthest)) apply_rows();
-  return result;
+  return value;
 }
 
 // What no number of a row's gradient exceeds: the largest of the table's output, times all inputs of the batch.
@@ -402,12 +443,13 @@ void Worker::previous_gradient(const Optimizer& o) {
 // One local step on the batch at hand; the loss before it.
 double Worker::take_step(const Optimizer& o, Size step) {
   const double lr = o.step_size == kSps ? 0.0 : learning_rate(o, step);
+  find_anchors();
   if (fuses(o)) {
     lr_state_ = lr;
-    return fused_step(float(lr)).mean();
+    return fused_step(float(lr));
   }
   if (o.same_batch && step > 0) previous_gradient(o);
-  const double value = pass(x_.data(), grads_.data(), false, 0.0f).mean();
+  const double value = pass(x_.data(), grads_.data(), false, 0.0f);
   if (round_->measure_cosine) measure_cosine(step);
   if (o.same_batch) copy(x_.data(), program_.d(), state_[kPreviousModel].data());
   if (o.step_size == kGiven) lr_state_ = lr;
@@ -437,6 +479,8 @@ void Worker::begin(Size position) {
   const float* start = round_->start + model_of(position) * program_.d();
   const bool is_there = loaded_ && start == start_;  // it was brought back
   start_ = frame_.start = start;
+  const Size own = round_->contrast.mu > 0 ? round_->contrast.row[position] : -1;
+  previous_ = own < 0 ? nullptr : round_->contrast.previous + own * program_.d();
   if (!is_there) restore();
   loaded_ = true;
   groups_.start(program_.table().rows);

@@ -44,12 +44,14 @@ class Worker {
 
   // one step
   void look_at(const Examples& examples);
-  void forward();
-  LossResult pass(float* params, float* grads, bool fused, float lr);
-  LossResult fused_step(float lr);
+  void forward(std::size_t layers);
+  double pass(float* params, float* grads, bool fused, float lr);
+  double fused_step(float lr);
   double row_bound() const;
   LossResult loss();
-  void backward(bool fused);
+  double backward(bool fused);
+  void find_anchors();
+  double contrast();
   void apply_gathered(const Program::Segment& segment);
   bool fuses(const Optimizer& optimizer) const;
   double take_step(const Optimizer& optimizer, Size step);
@@ -88,11 +90,14 @@ class Worker {
   std::vector<std::int32_t> tokens_, labels_;
   std::vector<float> targets_;
   std::vector<Size> rows_, order_;
+  AlignedArray<float> anchors_;  // the batch's features under the start model and under the previous one
+  Size anchors_size_ = 0;
   Frame frame_{};
 
   // the client at work
   Size position_ = 0, step_ = 0, steps_ = 0, epoch_ = 0, ordered_epoch_ = -1;
   const float* start_ = nullptr;
+  const float* previous_ = nullptr;  // the model of the client's last round, where the round compares with it
   bool loaded_ = false;
   std::int64_t steps_done_ = 0, refreshes_ = 0;
   double lr_state_ = 0, theta_ = 0, move_ = 0, min_cosine_ = 0;

@@ -1,6 +1,7 @@
 """torch.fx: an nn.Module becomes a static program for the native engine, or a sentence why not."""
 
+from .head import check_head
 from .ir import Instruction, Program, Unsupported, Value, describe
 from .trace import trace
 
-__all__ = ["Instruction", "Program", "Unsupported", "Value", "describe", "trace"]
+__all__ = ["Instruction", "Program", "Unsupported", "Value", "check_head", "describe", "trace"]

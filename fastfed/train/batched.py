@@ -20,7 +20,8 @@ from .dropout import stream_of
 from .model import fitting_examples
 from .optimizer import LocalOptimizer, Surroundings
 from .policy import DeltaSum
-from .stacked import StackedBatch, StackedModel
+from .split import Split
+from .stacked import Comparison, StackedBatch, StackedModel
 from .threads import one_thread_per_operation
 from .trial import Trial
 from .work import Outcome, RoundWork, empty_scalars
@@ -43,6 +44,7 @@ class Batched:
         threads: int | None = None,
         device: torch.device | str = "cpu",
         memory: int = MEMORY,
+        split: Split | None = None,
     ) -> None:
         if threads is not None:
             raise ValueError(f"threads: executor 'batched' has no use for them, got {threads!r}")
@@ -50,6 +52,8 @@ class Batched:
             raise ValueError(f"memory: must be a whole number of bytes >= 1, got {memory!r}")
         self.examples, self.device, self.memory = examples, torch.device(device), memory
         self.model = StackedModel(module, loss, self.device)
+        if split is not None and len(examples):
+            self.model.model.head(split.head, examples)
 
     def run(self, work: RoundWork) -> Outcome:
         """The round's weighted sum of deltas, and its scalars."""
@@ -71,7 +75,7 @@ class Batched:
         state = LocalOptimizer(optimizer, x, Surroundings(self.model.packing(x.dtype), x)).state
         kept = sum(t.numel() * t.element_size() for name, t in state.items() if name != "cover")
         vectors = 4  # the model, its gradient as vmap returns it and as packed, its delta
-        vectors += (work.start.dim() == 2) + (work.corrections is not None)
+        vectors += (work.start.dim() == 2) + (work.corrections is not None) + (work.contrast is not None)
         vectors += 4 * getattr(optimizer, "same_batch", False) + 5 * work.measure_cosine
         examples = work.counts[clients] if work.positions is None else work.positions[clients]
         batch = min(work.batch_size, int(examples.max()))
@@ -109,6 +113,7 @@ class _Chunk:
         self.optimizer = LocalOptimizer(optimizer, self.x, self._surroundings(optimizer))
         self.before = self.x.clone() if self.optimizer.same_batch else None
         self.cosine = LeastCosine(self.x) if work.measure_cosine else None
+        self.anchors = None if work.contrast is None else _Anchors(model, examples, work, clients, self.start)
 
     def _surroundings(self, optimizer: Client) -> Surroundings:
         work, device = self.work, self.model.device
@@ -153,14 +158,15 @@ class _Chunk:
     def _step(self, step: int, active: Tensor) -> Tensor:
         """Local step `step` (from 0) of the clients that are `active` (chunk,); the losses of their batches."""
         batch = self._batch(step, active)
-        losses = self.model.differentiate(self.x, batch, self.grad)
+        comparison = None if self.anchors is None else self.anchors.comparison
+        losses = self.model.differentiate(self.x, batch, self.grad, comparison)
         goes = active.to(self.model.device)
         if self.cosine is not None:
             self.cosine.add(self.grad, goes)
         previous_grad = None
         if self.before is not None:
             previous_grad = torch.zeros_like(self.grad)
-            self.model.differentiate(self.before, batch, previous_grad)
+            self.model.differentiate(self.before, batch, previous_grad, comparison)
             previous_grad = self.optimizer.corrected(previous_grad, self.before)
             self.before.copy_(self.x)
         epochs = [own.epoch(step) + 1 for own in self.batches]
@@ -181,7 +187,8 @@ class _Chunk:
         width = rows.shape[1]
         dense = self.examples.batch(rows.flatten(), self.x.dtype)
         inputs, targets = (tensor.to(device).unflatten(0, (chunk, width)) for tensor in dense)
-        return StackedBatch(inputs, targets, real.to(device), self._uniforms(step, width))
+        anchors = () if self.anchors is None else self.anchors.features(inputs)
+        return StackedBatch(inputs, targets, real.to(device), self._uniforms(step, width), anchors)
 
     def _uniforms(self, step: int, examples: int) -> tuple[Tensor, ...]:
         """The numbers of every dropout call; of a padded batch, the first are those of the batch itself."""
@@ -193,3 +200,27 @@ class _Chunk:
             )
             drawn.append(numbers.view(len(self.clients), *shape.at(examples)))
         return tuple(drawn)
+
+
+class _Anchors:
+    """The models that those of some clients are compared with: `start` (d,) or (clients, d), and their own last."""
+
+    def __init__(
+        self, model: StackedModel, examples: Examples, work: RoundWork, clients: Tensor, start: Tensor
+    ) -> None:
+        contrast = work.contrast
+        assert contrast is not None
+        head = model.model.head(contrast.head, examples)
+        self.comparison = Comparison(contrast.mu, contrast.temperature, head)
+        self.model, self.start = model, start
+        rows = contrast.rows_of(clients)
+        self.seen = (rows >= 0).to(start.device)
+        self.previous = start.repeat(len(clients), 1) if start.dim() == 1 else start.clone()
+        self.previous[self.seen] = contrast.previous[rows[rows >= 0]].to(start.device)
+
+    def features(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
+        """Under both, with dropout off, for inputs (clients, n, ...): (clients, n, r) each."""
+        of_start, of_previous = (
+            self.model.features(x, inputs, self.comparison.head) for x in (self.start, self.previous)
+        )
+        return of_start, torch.where(self.seen[:, None, None], of_previous, of_start)  # the same to the last bit

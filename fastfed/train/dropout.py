@@ -46,9 +46,10 @@ def refuse_other_dropouts(module: nn.Module) -> None:
 
 
 class Dropout(TorchFunctionMode):
-    """While active, F.dropout takes its numbers from `uniforms`. One instance serves one forward pass."""
+    """While active, F.dropout takes its numbers from `uniforms` (None: nothing is dropped). One instance serves one
+    forward pass."""
 
-    def __init__(self, uniforms: Uniforms) -> None:
+    def __init__(self, uniforms: Uniforms | None) -> None:
         super().__init__()
         self.uniforms = uniforms
         self.calls = 0
@@ -61,7 +62,7 @@ class Dropout(TorchFunctionMode):
     def _dropout(self, input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
         if not 0 <= p <= 1:
             raise ValueError(f"dropout: p must lie in [0, 1], got {p}")
-        if p == 0 or not training:
+        if p == 0 or not training or self.uniforms is None:
             return input
         uniforms = self.uniforms(self.calls, input)
         self.calls += 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import NamedTuple
 
@@ -13,11 +14,13 @@ from ..data import Examples
 from ..losses import Loss, LossFunction, find_loss
 from ..packing import Packing
 from .batches import Batches, steps_taken
+from .contrast import Contrast, contrastive_losses
 from .cosine import LeastCosine
 from .dropout import Dropout, Uniforms, client_uniforms, torch_random_state_guarded
 from .model import LocalModel, fitting_examples
 from .optimizer import LocalOptimizer, Surroundings
 from .policy import DeltaSum
+from .split import Split
 from .threads import check_threads, in_order, one_thread_per_operation
 from .work import Outcome, RoundWork, empty_scalars
 
@@ -39,6 +42,7 @@ class Eager:
         *,
         threads: int | None = None,
         device: torch.device | str = "cpu",
+        split: Split | None = None,
     ) -> None:
         check_threads(threads)
         self.loss, self.examples, self.device = find_loss(loss), examples, torch.device(device)
@@ -46,7 +50,10 @@ class Eager:
         self.packing = Packing.of(module)
         self.models: SimpleQueue[LocalModel] = SimpleQueue()  # one per thread
         for _ in range(self.threads):
-            self.models.put(LocalModel(module, self.device))
+            model = LocalModel(module, self.device)
+            if split is not None and len(examples):
+                model.head(split.head, examples)
+            self.models.put(model)
 
     def run(self, work: RoundWork) -> Outcome:
         """The round's weighted sum of deltas, and its scalars."""
@@ -80,6 +87,44 @@ class Trained(NamedTuple):
     scalars: dict[str, float]
 
 
+@dataclass(frozen=True)
+class _Term:
+    """What a contrast adds to the loss of a batch: `anchors` are the features (n, r) under the client's start model and
+    its previous one, None for a client without one."""
+
+    contrast: Contrast
+    head: str
+    anchors: tuple[Tensor, Tensor] | None
+
+    def of(self, features: Tensor, anchors: tuple[Tensor, Tensor]) -> Tensor:
+        """For the features (n, r) of the local model."""
+        terms = contrastive_losses(features, *anchors, self.contrast.temperature)
+        return self.contrast.mu * terms.mean()
+
+
+class _Anchors:
+    """The two models that a client's own is compared with, where it has them."""
+
+    def __init__(self, model: LocalModel, work: RoundWork, position: int, examples: Examples, start: Tensor) -> None:
+        assert work.contrast is not None
+        self.model, self.contrast = model, work.contrast
+        self.head = model.head(work.contrast.head, examples)
+        previous = work.contrast.previous_of(position)
+        vectors = () if previous is None else (start, previous.to(start.device))
+        constants, packing = model.constants(start.dtype), model.packing_as(start.dtype)
+        views = [packing.views(vector) for vector in vectors]
+        self.tensors = [{**constants, **{slot.name: each[slot.name] for slot in packing.slots}} for each in views]
+
+    @torch.no_grad()
+    def term(self, inputs: Tensor) -> _Term:
+        """The term of a batch."""
+        if not self.tensors:
+            return _Term(self.contrast, self.head, None)
+        with Dropout(None):
+            of_start, of_previous = (self.model.split(tensors, inputs, self.head)[1] for tensors in self.tensors)
+        return _Term(self.contrast, self.head, (of_start, of_previous))
+
+
 class _Point:
     """A model `x` (d,) and the gradient `grad` (d,) there, both packed: autograd works on views of the two."""
 
@@ -94,15 +139,26 @@ class _Point:
             leaf.grad = grads[slot.name]  # what backward adds to
             self.tensors[slot.name] = leaf
 
-    def differentiate(self, inputs: Tensor, targets: Tensor, uniforms: Uniforms) -> float:
+    def differentiate(self, inputs: Tensor, targets: Tensor, uniforms: Uniforms, term: _Term | None) -> float:
         """The mean loss of a batch; leaves its gradient in `grad`."""
         self.grad.zero_()
         with Dropout(uniforms):
-            loss = self.loss(self.model(self.tensors, inputs), targets)
-        if loss.shape != ():
-            raise ValueError(f"loss: must be a single number, got shape {tuple(loss.shape)}")
+            loss = self._loss(inputs, targets, term)
         loss.backward()
         return float(loss.detach())
+
+    def _loss(self, inputs: Tensor, targets: Tensor, term: _Term | None) -> Tensor:
+        if term is None or term.anchors is None:
+            loss = self._checked(self.loss(self.model(self.tensors, inputs), targets))
+            return loss if term is None else loss + term.contrast.unseen_loss
+        outputs, features = self.model.split(self.tensors, inputs, term.head)
+        return self._checked(self.loss(outputs, targets)) + term.of(features, term.anchors)
+
+    @staticmethod
+    def _checked(loss: Tensor) -> Tensor:
+        if loss.shape != ():
+            raise ValueError(f"loss: must be a single number, got shape {tuple(loss.shape)}")
+        return loss
 
 
 class _Client:
@@ -127,6 +183,7 @@ class _Client:
         same_batch = self.optimizer.same_batch
         self.before = _Point(model, loss, constants, self.start.clone()) if same_batch else None
         self.cosine = LeastCosine(self.start) if work.measure_cosine else None
+        self.anchors = None if work.contrast is None else _Anchors(model, work, position, examples, self.start)
 
     def _surroundings(self, model: LocalModel) -> Surroundings:
         work, i = self.work, self.position
@@ -162,12 +219,13 @@ class _Client:
         inputs, targets = self.examples.batch(self.batches.at(step), self.start.dtype)
         inputs, targets = inputs.to(self.device), targets.to(self.device)
         uniforms = client_uniforms(seed=self.work.seed, round=self.work.round, client=self.id, step=step)
-        loss = self.here.differentiate(inputs, targets, uniforms)
+        term = None if self.anchors is None else self.anchors.term(inputs)
+        loss = self.here.differentiate(inputs, targets, uniforms, term)
         if self.cosine is not None:
             self.cosine.add(self.here.grad)
         previous_grad = None
         if self.before is not None:
-            self.before.differentiate(inputs, targets, uniforms)
+            self.before.differentiate(inputs, targets, uniforms, term)
             previous_grad = self.optimizer.corrected(self.before.grad, self.before.x)
             self.before.x.copy_(self.here.x)
         self.optimizer.step(

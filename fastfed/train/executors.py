@@ -13,6 +13,7 @@ from ..losses import Loss
 from ..program import Unsupported
 from .batched import Batched
 from .eager import Eager
+from .split import Split
 from .work import Outcome, RoundWork
 
 EXECUTORS = ("eager", "batched", "native", "auto")
@@ -35,44 +36,56 @@ def make(
     *,
     threads: int | None = None,
     device: torch.device | str = "cpu",
+    split: Split | None = None,
 ) -> Executor:
     """The executor of that name.
 
-    `auto` is `batched` on a GPU; elsewhere `native` where it supports the module and the loss, else `eager`.
+    `auto` is `batched` on a GPU; elsewhere `native` where it supports the module and the loss, else `eager`. `split`:
+    works will ask for a contrast, which takes a model that splits there.
     """
     if executor not in EXECUTORS:
         raise ValueError(
             f"executor: must be one of {', '.join(EXECUTORS)}, got {executor!r}.{nearest(executor, EXECUTORS)}"
         )
     if executor == "eager":
-        return Eager(module, loss, examples, threads=threads, device=device)
+        return Eager(module, loss, examples, threads=threads, device=device, split=split)
     if executor == "batched":
-        return Batched(module, loss, examples, threads=threads, device=device)
+        return Batched(module, loss, examples, threads=threads, device=device, split=split)
     if executor == "native":
-        return _native(module, loss, examples, threads, device)
-    return _fastest(module, loss, examples, threads, device)
+        return _native(module, loss, examples, threads, device, split)
+    return _fastest(module, loss, examples, threads, device, split)
 
 
 def _native(
-    module: nn.Module, loss: Loss, examples: Examples, threads: int | None, device: torch.device | str
+    module: nn.Module,
+    loss: Loss,
+    examples: Examples,
+    threads: int | None,
+    device: torch.device | str,
+    split: Split | None,
 ) -> Executor:
     from .native import Native  # here: without a C++ compiler the rest works
 
-    native: Executor = Native(module, loss, examples, threads=threads, device=device)
+    native: Executor = Native(module, loss, examples, threads=threads, device=device, split=split)
     return native
 
 
 def _fastest(
-    module: nn.Module, loss: Loss, examples: Examples, threads: int | None, device: torch.device | str
+    module: nn.Module,
+    loss: Loss,
+    examples: Examples,
+    threads: int | None,
+    device: torch.device | str,
+    split: Split | None,
 ) -> Executor:
     if torch.device(device).type != "cpu":
-        return Batched(module, loss, examples, threads=threads, device=device)
+        return Batched(module, loss, examples, threads=threads, device=device, split=split)
     try:
-        return _native(module, loss, examples, threads, device)
+        return _native(module, loss, examples, threads, device, split)
     except ImportError as error:
         why_not = f"the native engine is not installed ({error})"
     except Unsupported as error:
         why_not = f"native cannot run this one ({error})"
-    executor = Eager(module, loss, examples, threads=threads, device=device)
+    executor = Eager(module, loss, examples, threads=threads, device=device, split=split)
     executor.why = f"{Eager.why}, and {why_not}"
     return executor

@@ -12,7 +12,8 @@ from torch.func import functional_call
 
 from ..data import Examples
 from ..packing import Packing
-from .dropout import refuse_other_dropouts
+from .dropout import Dropout, refuse_other_dropouts
+from .split import check_split, features_of, head_of, watched
 from .work import RoundWork
 
 
@@ -26,6 +27,7 @@ class LocalModel:
         refuse_other_dropouts(module)
         self.packing = Packing.of(module)
         self.module = copy.deepcopy(module).to(device).train()
+        self._heads: dict[str | None, str] = {}  # full names by what was asked for, once they are checked
 
     def packing_as(self, dtype: torch.dtype) -> Packing:
         """The same layout over vectors of another floating-point type."""
@@ -42,6 +44,30 @@ class LocalModel:
         """The outputs for a batch of inputs, with these parameters and constants by name."""
         outputs: Tensor = functional_call(self.module, dict(tensors), (inputs,))
         return outputs
+
+    def split(self, tensors: Mapping[str, Tensor], inputs: Tensor, head: str) -> tuple[Tensor, Tensor]:
+        """The outputs for a batch of n inputs, and what went into the layer `head`, as features (n, r)."""
+        with watched(self.module.get_submodule(head)) as calls:
+            outputs = self(tensors, inputs)
+        return outputs, features_of(calls, head, len(inputs))
+
+    def head(self, asked: str | None, examples: Examples) -> str:
+        """The full name of the head (see `head_of`), tried on a few examples the first time."""
+        if asked not in self._heads:
+            name = head_of(self.module, asked)
+            self._try_head(name, examples)
+            self._heads[asked] = name
+        return self._heads[asked]
+
+    def _try_head(self, head: str, examples: Examples) -> None:
+        x = self.packing.pack(self.module)
+        views = self.packing.views(x)
+        leaves = {slot.name: views[slot.name].detach().requires_grad_() for slot in self.packing.slots}
+        inputs, _ = examples.batch(torch.arange(min(2, len(examples))), x.dtype)
+        with Dropout(None), watched(self.module.get_submodule(head)) as calls:
+            outputs = self({**self.constants(x.dtype), **leaves}, inputs.to(x.device))
+        features = features_of(calls, head, len(inputs))
+        check_split(calls[0], features, outputs, head)
 
 
 def fitting_examples(work: RoundWork, packing: Packing, own: Examples) -> Examples:

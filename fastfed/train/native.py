@@ -15,7 +15,9 @@ from ..kernels.cpp.client_step import COVERS, FORMULAS, STEP_SIZES
 from ..kernels.table import client_numbers
 from ..losses import Loss
 from ..purposes import Purpose
+from .contrast import Contrast
 from .model import fitting_examples
+from .split import Split, head_of
 from .threads import check_threads
 from .work import SCALARS, Outcome, RoundWork, empty_scalars
 
@@ -37,6 +39,7 @@ class Native:
         *,
         threads: int | None = None,
         device: torch.device | str = "cpu",
+        split: Split | None = None,
     ) -> None:
         check_threads(threads)
         if torch.device(device).type != "cpu":
@@ -55,6 +58,9 @@ class Native:
         self.threads, self.examples = threads, examples
         self._examples = _engine_examples(examples)
         self._predicted = (examples, self._examples)  # the store of the last predictions
+        self._module, self._heads = module, set[str | None]()  # what heads were asked for, and can be split at
+        if split is not None:
+            self._check_head(split.head)
         values, instructions = self.program.spec()
         self._core = _core.Program(values, instructions, self.program.output, loss, self.program.packing.size)
 
@@ -62,6 +68,8 @@ class Native:
         """Trains the round's clients."""
         if work.start.dtype is not torch.float32:
             raise TypeError(f"start: the native engine computes in float32, got {work.start.dtype}")
+        if work.contrast is not None:
+            self._check_head(work.contrast.head)
         examples = fitting_examples(work, self.program.packing, self.examples)
         held = self._examples if examples is self.examples else _engine_examples(examples)
         results = _empty_results(work)
@@ -82,6 +90,11 @@ class Native:
         self._core.predict(self._predicted[1], params, rows.contiguous(), outputs, self.threads or 0)
         return outputs
 
+    def _check_head(self, asked: str | None) -> None:
+        if asked not in self._heads:
+            program.check_head(self.program, head_of(self._module, asked))
+            self._heads.add(asked)
+
     def _engine_work(self, work: RoundWork) -> dict[str, Any]:
         policy = work.policy
         return {
@@ -97,6 +110,7 @@ class Native:
             "rule": work.rule,
             "lr": work.lr,
             "corrections": None if work.corrections is None else self.program.to_engine(work.corrections).contiguous(),
+            "contrast": None if work.contrast is None else self._engine_contrast(work.contrast, len(work)),
             "shuffle": _key(work, Purpose.SHUFFLE),
             "dropout": [_key(work, Purpose.DROPOUT + i) for i in range(self.program.dropouts)],
             "round": work.round,
@@ -106,6 +120,14 @@ class Native:
             "divide_by_steps": policy.divide_by_steps,
             "measure_cosine": work.measure_cosine,
             "threads": self.threads,
+        }
+
+    def _engine_contrast(self, contrast: Contrast, clients: int) -> dict[str, Any]:
+        return {
+            "mu": float(contrast.mu),
+            "temperature": float(contrast.temperature),
+            "previous": self.program.to_engine(contrast.previous).contiguous(),
+            "row": contrast.rows_of(torch.arange(clients)),
         }
 
     def _engine_optimizer(self, client: Client, work: RoundWork) -> dict[str, Any]:

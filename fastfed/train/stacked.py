@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -10,8 +11,9 @@ from torch import Tensor, nn
 from torch.func import grad_and_value, vmap
 
 from ..data import Examples
-from ..losses import Loss, find_padded_loss
+from ..losses import Loss, find_padded_loss, mean_of_real
 from ..packing import Packing
+from .contrast import contrastive_losses
 from .dropout import Dropout
 from .model import LocalModel
 from .trial import MORE, Trial, try_forward
@@ -22,13 +24,23 @@ class StackedBatch(NamedTuple):
     """A padded batch for every client: all tensors with the clients in front.
 
     `inputs` and `targets` (clients, n, ...); `real` (clients, n) bool tells examples from padding; `uniforms` hold the
-    numbers of every dropout call.
+    numbers of every dropout call; `anchors` the features (clients, n, r) under every client's start model and its
+    previous one, which stands for the former where there is none. Empty: no contrast.
     """
 
     inputs: Tensor
     targets: Tensor
     real: Tensor
     uniforms: tuple[Tensor, ...]
+    anchors: tuple[Tensor, ...] = ()
+
+
+class Comparison(NamedTuple):
+    """How features are compared: a contrast's numbers, and the full name of the head."""
+
+    mu: float
+    temperature: float
+    head: str
 
 
 class StackedModel:
@@ -48,30 +60,55 @@ class StackedModel:
     def packing(self, dtype: torch.dtype) -> Packing:
         return self.model.packing_as(dtype)
 
-    def differentiate(self, x: Tensor, batch: StackedBatch, grad: Tensor) -> Tensor:
-        """The mean losses (clients,) of the models `x` (clients, d); their gradients go into `grad` (clients, d)."""
-        gradients, losses = vmap(grad_and_value(self._loss))(self.views(x), *batch)
+    def differentiate(
+        self, x: Tensor, batch: StackedBatch, grad: Tensor, comparison: Comparison | None = None
+    ) -> Tensor:
+        """The mean losses (clients,) of the models `x` (clients, d), with the contrast of a `comparison` where one is
+        given; their gradients go into `grad` (clients, d)."""
+        gradients, losses = vmap(grad_and_value(partial(self._loss, comparison)))(self.views(x), *batch)
         for name, view in self.views(grad).items():
             view.copy_(gradients[name])
         return losses
 
+    @torch.no_grad()
+    def features(self, x: Tensor, inputs: Tensor, head: str) -> Tensor:
+        """What goes into the layer `head` of the models `x` (clients, d), or of one model (d,) for all, with dropout
+        off: (clients, n, r) for inputs (clients, n, ...)."""
+
+        def of_client(parameters: Mapping[str, Tensor], own: Tensor) -> Tensor:
+            with Dropout(None):
+                return self.model.split(self._tensors(parameters), own, head)[1]
+
+        found: Tensor = vmap(of_client, in_dims=(0 if x.dim() == 2 else None, 0))(self.views(x), inputs)
+        return found
+
     def _loss(
         self,
+        comparison: Comparison | None,
         parameters: Mapping[str, Tensor],
         inputs: Tensor,
         targets: Tensor,
         real: Tensor,
         uniforms: tuple[Tensor, ...],
+        anchors: tuple[Tensor, ...],
     ) -> Tensor:
         """One client's mean loss."""
+        tensors = self._tensors(parameters)
         with Dropout(lambda call, input: uniforms[call]):
-            return self.loss(self._outputs(parameters, inputs), targets, real)
+            if comparison is None:
+                return self.loss(self.model(tensors, inputs), targets, real)
+            outputs, features = self.model.split(tensors, inputs, comparison.head)
+        loss = self.loss(outputs, targets, real)
+        of_start, of_previous = anchors
+        terms = contrastive_losses(features, of_start, of_previous, comparison.temperature)
+        return loss + (comparison.mu * mean_of_real(terms, real)).to(loss.dtype)
 
-    def _outputs(self, parameters: Mapping[str, Tensor], inputs: Tensor) -> Tensor:
+    def _tensors(self, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """All that the module computes with."""
         dtype = next(iter(parameters.values())).dtype
         if dtype not in self._constants:
             self._constants[dtype] = self.model.constants(dtype)
-        return self.model({**self._constants[dtype], **parameters}, inputs)
+        return {**self._constants[dtype], **parameters}
 
     def trial(self, work: RoundWork, examples: Examples) -> Trial:
         """What a small forward pass tells of the module; made once, with the first examples of the work."""
@@ -84,7 +121,7 @@ class StackedModel:
     def _try(self, x: Tensor, examples: Examples, rows: Tensor) -> Trial:
         inputs, targets = (tensor.to(self.device) for tensor in examples.batch(rows, x.dtype))
         leaves = {name: view.detach().requires_grad_() for name, view in self.views(x).items()}
-        trial = try_forward(lambda n: self._outputs(leaves, inputs[:n]))
+        trial = try_forward(lambda n: self.model(self._tensors(leaves), inputs[:n]))
         real = torch.ones((1, MORE), dtype=torch.bool, device=self.device)
         uniforms = tuple(x.new_ones((1, *shape.at(MORE))) for shape in trial.dropouts)
         batch = StackedBatch(inputs[None], targets[None], real, uniforms)

@@ -13,6 +13,7 @@ from torch import Tensor
 from ..clients import Client
 from ..data.store import Examples
 from ..kernels.table import CLIENT_RULES
+from .contrast import Contrast
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,8 @@ class RoundWork:
 
     `clients` are the optimizers, `rule` (clients,) chooses one each (default: the first for all), `lr` (clients,)
     replaces their learning rates. `ids` (clients,) and `seed`, `round` key all randomness. `corrections` (clients, d)
-    are added to gradients (SCAFFOLD's c - c_i); `preconditioner` (d,) starts second moments (a server's v).
+    are added to gradients (SCAFFOLD's c - c_i); `preconditioner` (d,) starts second moments (a server's v); `contrast`
+    adds MOON's term to the loss, in everything that is said of losses and gradients.
     `examples` is a store of this round's own, in the form of the executor's, for data that is made when visited.
     `keep_deltas` also returns every D_i; `measure_cosine` fills the scalar `min_cosine`.
     """
@@ -60,6 +62,7 @@ class RoundWork:
     positions: Tensor | None = None
     corrections: Tensor | None = None
     preconditioner: Tensor | None = None
+    contrast: Contrast | None = None
     policy: DeltaPolicy = field(default_factory=DeltaPolicy)
     keep_deltas: bool = False
     measure_cosine: bool = False
@@ -129,6 +132,7 @@ def _check_work(work: RoundWork) -> None:
     _whole("round", work.round, 0, 1 << 32)
     _check_examples(work, clients)
     _check_models(work, clients)
+    _check_contrast(work, clients)
     _check_optimizers(work, clients)
     _check_policy(work.policy, clients)
 
@@ -196,6 +200,25 @@ def _check_models(work: RoundWork, clients: int) -> None:
             raise ValueError(f"{name}: must have shape {shape} and start's {start.dtype}, got {_kind(value)}")
         if not value.is_contiguous():
             raise ValueError(f"{name}: must be contiguous, got strides {value.stride()}")
+
+
+def _check_contrast(work: RoundWork, clients: int) -> None:
+    contrast, d = work.contrast, work.start.shape[-1]
+    if contrast is None:
+        return
+    if not isinstance(contrast, Contrast):
+        raise TypeError(f"contrast: must be a Contrast, got {contrast!r}")
+    previous, row = contrast.previous, contrast.row
+    fits = isinstance(previous, Tensor) and previous.dim() == 2 and previous.shape[1] == d
+    if not fits or previous.dtype is not work.start.dtype or not previous.is_contiguous():
+        wanted = f"(n, {d}), contiguous and start's {work.start.dtype}"
+        raise ValueError(f"contrast: previous must be {wanted}, got {_kind(previous)}")
+    if row is None and len(previous) != clients:
+        raise ValueError(f"contrast: previous must have {clients} rows where none are chosen, got {len(previous)}")
+    if row is not None:
+        _int64("contrast: row", row, clients)
+        if not -1 <= int(row.min()) <= int(row.max()) < len(previous):
+            raise ValueError(f"contrast: row must lie in [-1, {len(previous)}), got {row.tolist()}")
 
 
 def _check_optimizers(work: RoundWork, clients: int) -> None:

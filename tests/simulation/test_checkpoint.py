@@ -31,6 +31,7 @@ METHODS: dict[str, dict[str, Any]] = {
         "server": ff.servers.FedAMS(lr=0.05, bias_correction=True, v0=0.0, vmax0=1e-3),
     },
     "scaffold": ff.methods.scaffold(0.1),
+    "moon": ff.methods.moon(0.1, mu=2.0, head="3"),
     "fedada2, transmitted": ff.methods.fedada2("adam", "adam", transmit=True, client_lr=0.01, server_lr=0.01),
     "delta-sgd": ff.methods.delta_sgd(),
     "poisson, scheduled": {

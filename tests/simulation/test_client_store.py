@@ -27,6 +27,21 @@ def test_what_is_put_is_found_again_and_nothing_else_grows() -> None:
     assert store._vectors.numel() < 2 * 2 * 43 + 64
 
 
+def test_those_seen_are_found_and_the_others_are_told() -> None:
+    store = ClientStore(2, torch.float32)
+    vectors, rows = store.find(torch.tensor([4, 1]))
+    assert vectors.shape == (0, 2)
+    assert rows.tolist() == [-1, -1]
+    store.put(torch.tensor([], dtype=torch.int64), torch.empty(0, 2))
+    assert len(store) == 0
+    store.put(torch.tensor([7, 1, 4]), torch.arange(6.0).view(3, 2))
+    vectors, rows = store.find(torch.tensor([4, 5, 7, 6]))
+    assert vectors.tolist() == [[4, 5], [0, 1]]
+    assert rows.tolist() == [0, -1, 1, -1]
+    vectors.zero_()
+    assert store.get(torch.tensor([7]), torch.zeros(2)).tolist() == [[0, 1]]
+
+
 def test_a_copy_is_given() -> None:
     store = ClientStore(2, torch.float32)
     store.put(torch.tensor([1]), torch.ones(1, 2))

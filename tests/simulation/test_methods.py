@@ -317,7 +317,7 @@ def simulate(case: Case, dtype: torch.dtype, executor: str) -> Iterator[ff.Simul
         "cohort": case.cohorts,
         "seed": SEED,
         "executor": executor,
-        "threads": 1,
+        "threads": None if executor == "batched" else 1,
     }
     sim = ff.Simulation(network(dtype), problem(case.poisoned), **settings)
     for _ in case.cohorts:

@@ -41,6 +41,7 @@ METHODS = {
     "scaffold": ff.methods.scaffold(0.1),
     "fedada2": ff.methods.fedada2("adam", "adam", transmit=True, client_lr=0.01, server_lr=0.01),
     "delta_sgd": ff.methods.delta_sgd(same_batch=True),
+    "moon": ff.methods.moon(0.1),
 }
 
 

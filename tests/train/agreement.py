@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import zlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -24,7 +24,7 @@ from fastfed.clients import SM3, SPS, AdaGrad, Adam, Client, DeltaSGD, Momentum
 from fastfed.data import Examples, Pixels, Sparse
 from fastfed.losses import IGNORED, Loss
 from fastfed.models import LSTM
-from fastfed.train import DeltaPolicy, Outcome, RoundWork
+from fastfed.train import Contrast, DeltaPolicy, Outcome, RoundWork
 from fastfed.train.executors import make
 
 EPSILON = torch.finfo(torch.float32).eps
@@ -147,6 +147,9 @@ TASKS = {
     "pyramid": Task(Pyramid, "cross_entropy", lambda g: Examples(_normal(g, ROWS, 3, 13, 17), _labels(g, 4, ROWS))),
     "tagger": Task(Tagger, "cross_entropy", _sequences),
     "tags": Task(lambda: nn.Linear(30, 7), "binary_cross_entropy", _words),
+    "features of words": Task(
+        lambda: nn.Sequential(nn.Linear(30, 8), nn.ReLU(), nn.Linear(8, 7)), "binary_cross_entropy", _words
+    ),
     "autoencoder": Task(
         lambda: nn.Sequential(nn.Linear(12, 5), nn.Sigmoid(), nn.Linear(5, 12), nn.Sigmoid()), "mse", _images_as_targets
     ),
@@ -210,7 +213,24 @@ def _cases() -> list[Case]:
         Case("softmax", ("delta-sgd same batch corrected",), frozenset({"corrections", "lr", "models"})),
         Case("dropout", blend, frozenset({"models", "corrections", "preconditioner", "weights", "clip", "divide"})),
     ]
-    return cases
+    return cases + _contrasts()
+
+
+def _contrasts() -> list[Case]:
+    """Every rule, and every kind of model that splits into features and a head: dense, with dropout just before the
+    head, images by the example and by the batch, sequences, sparse inputs whose rows are tracked."""
+    contrast = frozenset({"contrast"})
+    cases = [Case("mlp", (rule,), contrast) for rule in RULES]
+    for task in ("dropout", "cnn", "pyramid", "tagger", "features of words"):
+        cases += [Case(task, (rule,), contrast) for rule in ("sgd", "sgd corrected", "delta-sgd same batch")]
+    return [
+        *cases,
+        Case("cnn", ("sgd", "adam"), contrast | {"positions", "lr", "models", "clip"}),
+        Case("pyramid", ("sgd",), contrast | {"models", "divide"}),
+        Case("features of words", ("momentum",), contrast | {"models", "corrections"}),
+        Case("features of words", ("sgd",), contrast | {"models", "uniform", "clip"}),
+        Case("dropout", ("adagrad", "sps"), contrast | {"models", "corrections", "preconditioner", "weights"}),
+    ]
 
 
 CASES = _cases()
@@ -251,6 +271,8 @@ def work_of(case: Case, dtype: torch.dtype) -> RoundWork:
         asked["corrections"] = (0.1 * inside * _normal(g, clients, packing.size)).to(dtype)
     if "preconditioner" in case.asks:
         asked["preconditioner"] = (0.2 * inside * torch.rand(packing.size, generator=g)).to(dtype)
+    if "contrast" in case.asks:
+        asked["contrast"] = _contrast(g, start.to(dtype), inside)
     if len(case.rules) > 1:
         asked["rule"] = torch.arange(clients) % len(case.rules)
     return RoundWork(
@@ -268,6 +290,12 @@ def work_of(case: Case, dtype: torch.dtype) -> RoundWork:
         measure_cosine=True,
         **asked,
     )
+
+
+def _contrast(g: torch.Generator, start: Tensor, inside: Tensor) -> Contrast:
+    """Two clients are met for the first time, of whom one trains; nobody's last model is far from a start model."""
+    models = (start[:1] if start.dim() == 2 else start) + 0.2 * (inside * _normal(g, 5, len(inside))).to(start.dtype)
+    return Contrast(0.4, 0.5, None, models, torch.tensor([3, 0, 1, -1, 4, 2, -1]))
 
 
 def _policy(case: Case, g: torch.Generator) -> DeltaPolicy:
@@ -309,9 +337,10 @@ def executors(*names: str) -> Any:
     return pytest.mark.parametrize("executor", marked)
 
 
-def run(case: Case, executor: str, dtype: torch.dtype = torch.float32) -> Outcome:
+def run(case: Case, executor: str, dtype: torch.dtype = torch.float32, **otherwise: Any) -> Outcome:
+    """The case's round, `otherwise` instead of what its work says."""
     made = make(executor, module_of(case.task), TASKS[case.task].loss, examples_of(case.task))
-    return made.run(work_of(case, dtype))
+    return made.run(replace(work_of(case, dtype), **otherwise))
 
 
 @cache
@@ -328,8 +357,8 @@ def assert_agrees(case: Case, got: Outcome) -> None:
     """`got` (float32) is as good as what `eager` computes in float32."""
     plain, exact = reference(case, torch.float32), reference(case, torch.float64)
     assert torch.equal(got.refused, exact.refused)
-    _assert_close("delta", got.delta, plain.delta, exact.delta)
-    _assert_close("deltas", *(kept(outcome) for outcome in (got, plain, exact)))
+    assert_close("delta", got.delta, plain.delta, exact.delta)
+    assert_close("deltas", *(kept(outcome) for outcome in (got, plain, exact)))
     assert got.scalars.keys() == exact.scalars.keys()
     error = 2 * float((kept(plain) - kept(exact)).norm())
     relative = error / max(float(kept(exact).norm()), EPSILON)
@@ -346,10 +375,10 @@ def assert_agrees(case: Case, got: Outcome) -> None:
             assert torch.equal(values, wanted), name
         else:
             values, measured, wanted = (t.nan_to_num() for t in (values, measured, wanted))
-            _assert_close(name, values, measured, wanted, room.get(name, 0.0))
+            assert_close(name, values, measured, wanted, room.get(name, 0.0))
 
 
-def _assert_close(what: str, got: Tensor, plain: Tensor, exact: Tensor, room: float = 0.0) -> None:
+def assert_close(what: str, got: Tensor, plain: Tensor, exact: Tensor, room: float = 0.0) -> None:
     """By norm, with one rounding of the whole vector on top: near zero, twice nothing would be nothing.
 
     `room`: what the error of the vectors behind a scalar allows it (a norm's error is at most its vector's).

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from fastfed import clients
 from fastfed.data import Examples
-from fastfed.train import RoundWork
+from fastfed.train import Contrast, RoundWork
 from fastfed.train.batched import Batched
 from fastfed.train.trial import DropoutShape, try_forward
 
@@ -43,6 +43,7 @@ def test_chunks_fit_the_memory() -> None:
         round_of(network(), measure_cosine=True),
         round_of(network(), batch_size=9),
         round_of(network(), corrections=torch.zeros(3, work.start.numel())),
+        round_of(network(), contrast=Contrast(1.0, 0.5, None, torch.zeros(3, work.start.numel()))),
     ):
         assert clients_at_once(1 << 20, greedy) < few
     assert clients_at_once(1 << 20, round_of(network(), batch_size=10**9)) == clients_at_once(

@@ -13,7 +13,7 @@ from torch import nn
 import fastfed as ff
 from fastfed import clients, models
 from fastfed.data import Examples, Pixels, Sparse
-from fastfed.train import DeltaPolicy, RoundWork
+from fastfed.train import Contrast, DeltaPolicy, RoundWork
 from fastfed.train.eager import Eager
 
 native = pytest.importorskip("fastfed.train.native", reason="the compiled extension is missing")
@@ -106,6 +106,50 @@ def test_same_bits_for_any_number_of_threads(case, client):
         assert torch.equal(one.deltas, other.deltas)
         for name, value in one.scalars.items():
             assert torch.equal(value.nan_to_num(-7), other.scalars[name].nan_to_num(-7)), name
+
+
+def split_sparse_case():
+    _, examples, loss = sparse_case()
+    return nn.Sequential(nn.Linear(40, 9), nn.ReLU(), nn.Linear(9, 6)), examples, loss
+
+
+def contrast_of(module: nn.Module, clients_: int, mu: float = 1.0) -> Contrast:
+    """Every third client is met for the first time."""
+    packing = ff.Packing.of(module)
+    row = torch.arange(clients_) - torch.arange(clients_) // 3 - 1
+    row[::3] = -1
+    noise = torch.randn(int(row.max()) + 1, packing.size, generator=torch.Generator().manual_seed(6))
+    return Contrast(mu, 0.5, None, packing.pack(module) + 0.1 * noise, row)
+
+
+CONTRASTED = {"mlp": mlp_case, "cnn": cnn_case, "lstm": lstm_case, "sparse": split_sparse_case}
+
+
+@pytest.mark.parametrize("case", CONTRASTED)
+@pytest.mark.parametrize("client", [clients.SGD(0.1), clients.DeltaSGD(0.1, same_batch=True)], ids=["sgd", "delta_sgd"])
+@pytest.mark.parametrize("keep_deltas", [True, False])
+def test_same_bits_for_any_number_of_threads_with_a_contrast(case, client, keep_deltas):
+    module, examples, loss = CONTRASTED[case]()
+    work = make_work(module, ragged(150), client, keep_deltas=keep_deltas, contrast=contrast_of(module, 150))
+    one, *others = (native.Native(module, loss, examples, threads=n).run(work) for n in (1, 2, 5))
+    for other in others:
+        assert torch.equal(one.delta, other.delta)
+        for name, value in one.scalars.items():
+            assert torch.equal(value.nan_to_num(-7), other.scalars[name].nan_to_num(-7)), name
+
+
+@pytest.mark.parametrize("case", CONTRASTED)
+def test_a_contrast_leaves_nothing_behind(case):
+    module, examples, loss = CONTRASTED[case]()
+    engine = native.Native(module, loss, examples, threads=2)
+    plain = make_work(module, ragged(40), clients.SGD(0.1))
+    contrasted = replace(plain, contrast=contrast_of(module, 40))
+    wider = make_work(module, ragged(40, most=30), clients.SGD(0.1), batch_size=9, contrast=contrast_of(module, 40))
+    first, other = engine.run(plain), engine.run(contrasted)
+    engine.run(wider)  # in larger arrays
+    assert torch.equal(first.delta, engine.run(plain).delta)
+    assert torch.equal(other.delta, engine.run(contrasted).delta)
+    assert not torch.equal(first.delta, other.delta)
 
 
 @pytest.mark.parametrize("clients_", [1, 2, 3, 63, 64, 65, 129])
