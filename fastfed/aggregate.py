@@ -18,13 +18,15 @@ from .train import DeltaPolicy, Outcome
 class Aggregate:
     """`delta` (d,): the weighted mean of the clients' deltas; `largest`: the largest magnitude in it, NaN or infinite
     if one is. `counted`, `refused`, `idle`: how many clients are in it, gave a non-finite delta, or took no step.
-    `noisy`: it holds noise even if no client is in it. `columns` are further entries of the round's row."""
+    `shares` (n,) float64: what each client counts. `noisy`: it holds noise even if no client is in it. `columns` are
+    further entries of the round's row."""
 
     delta: Tensor
     largest: float
     counted: int
     refused: int
     idle: int
+    shares: Tensor
     noisy: bool = False
     columns: Mapping[str, Any] = field(default_factory=dict)
 
@@ -102,15 +104,15 @@ class Mean:
         """The round's mean delta."""
         counts = counted(outcome)
         delta = outcome.delta
+        share = shares(self.raw_weights(plan, outcome.scalars["examples"]))
         if not isinstance(self.weights, str) or plan.scale is not None:
-            share = shares(self.raw_weights(plan, outcome.scalars["examples"]))
             counts &= share > 0
             rest = float(share[counts].sum())  # the train room takes given weights as they are
             delta = delta / rest if 0 < rest < 1 and not bool(counts.all()) else delta
-        return summary(delta, outcome, counts)
+        return summary(delta, outcome, counts, shares(torch.where(counts, share, 0.0)))
 
     def nobody(self, plan: RoundPlan, x: Tensor) -> Aggregate:
-        return Aggregate(torch.zeros_like(x), 0.0, 0, 0, 0)
+        return Aggregate(torch.zeros_like(x), 0.0, 0, 0, 0, torch.zeros(0, dtype=torch.float64))
 
     def tensors(self) -> dict[str, Tensor]:
         return {}
@@ -130,10 +132,10 @@ def shares(weights: Tensor) -> Tensor:
     return weights / total if total > 0 else weights
 
 
-def summary(delta: Tensor, outcome: Outcome, counts: Tensor, **more: Any) -> Aggregate:
-    """The aggregate of an outcome in which the clients of `counts` (n,) bool are."""
+def summary(delta: Tensor, outcome: Outcome, counts: Tensor, shares: Tensor, **more: Any) -> Aggregate:
+    """The aggregate of an outcome in which the clients of `counts` (n,) bool are, with these shares (n,)."""
     idle = int((outcome.scalars["steps"] == 0).sum())
-    return Aggregate(delta, largest(delta), int(counts.sum()), int(outcome.refused.sum()), idle, **more)
+    return Aggregate(delta, largest(delta), int(counts.sum()), int(outcome.refused.sum()), idle, shares, **more)
 
 
 def largest(vector: Tensor) -> float:

@@ -38,10 +38,9 @@ class CompressedMean:
         if policy.divide_by_steps:
             sent /= outcome.scalars["steps"][counts].to(sent)[:, None]
         encoded = self.compressor.send(plan.cohort[counts], sent, self.seed, plan.round)
-        read = encoded.decoded
-        if policy.clip is not None:
+        read, delta = encoded.decoded, torch.zeros_like(outcome.delta)
+        if len(read) and policy.clip is not None:
             kernels.clip(read, policy.clip)
-        delta = torch.zeros_like(outcome.delta)
         if len(read):
             delta = kernels.weighted_sum(read, self._weights(plan, policy, outcome, counts)[counts].to(read))
         made = self.inner.aggregate(plan, replace(outcome, delta=delta))

@@ -68,7 +68,7 @@ class TopK:
 
     def count(self, packing: Packing) -> int:
         """How many parameters are sent."""
-        return max(1, math.ceil(Fraction(str(float(self.fraction))) * packing.parameters))
+        return math.ceil(Fraction(str(float(self.fraction))) * packing.parameters)
 
     def message_bytes(self, packing: Packing, dtype: torch.dtype = torch.float32) -> int:
         index = 4 if packing.parameters <= 1 << 32 else 8

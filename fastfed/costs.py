@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from .clients import Blend, Client, optimizers
+from .compression import Compression
 from .exchange import Exchange
 from .kernels import CLIENT_RULES, client_state
 from .packing import Packing
@@ -25,9 +26,10 @@ def bytes_down(packing: Packing, exchange: Exchange | None) -> int:
     return vector_bytes(packing) * (1 + (exchange.down if exchange else 0))
 
 
-def bytes_up(packing: Packing, exchange: Exchange | None) -> int:
-    """From one client: its delta, and what the exchange adds."""
-    return vector_bytes(packing) * (1 + (exchange.up if exchange else 0))
+def bytes_up(packing: Packing, exchange: Exchange | None, compression: Compression | None = None) -> int:
+    """From one client: its delta, compressed or not, and what the exchange adds."""
+    delta = vector_bytes(packing) if compression is None else compression.message_bytes(packing, packing.dtype)
+    return delta + vector_bytes(packing) * (exchange.up if exchange else 0)
 
 
 def optimizer_bytes(client: Client | Blend, packing: Packing, exchange: Exchange | None = None) -> int:
@@ -64,13 +66,9 @@ class Costs:
 def of(name: str, settings: Mapping[str, Any], packing: Packing) -> Costs:
     """The costs of a method's settings for a model."""
     exchange, compression = settings.get("exchange"), settings.get("compression")
-    up = bytes_up(packing, exchange)
-    kept = 0
-    if compression is not None:
-        up = compression.message_bytes(packing, packing.dtype)
-        kept = vector_bytes(packing) if compression.feedback else 0
+    kept = vector_bytes(packing) if compression is not None and compression.feedback else 0
     memory = optimizer_bytes(settings["client"], packing, exchange) + kept
-    return Costs(name, bytes_down(packing, exchange), up, memory)
+    return Costs(name, bytes_down(packing, exchange), bytes_up(packing, exchange, compression), memory)
 
 
 def show(rows: Sequence[Costs], packing: Packing) -> None:

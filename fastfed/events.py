@@ -57,9 +57,9 @@ class _State(NamedTuple):
     dropout: float
 
     now: Floats  # (1,)
-    count: Ints  # by the names above
+    counts: Ints  # by the names above
     status: NDArray[np.int8]  # (N,)
-    draws: NDArray[np.float32]  # (starts, 4) random numbers of the starts of portion count[_DRAWN]
+    draws: NDArray[np.float32]  # (starts, 4) random numbers of the starts of portion counts[_DRAWN]
     tree: NDArray[np.int32]  # a Fenwick tree over blocks of clients: how many are ready
     due: Floats  # (concurrency,) a binary heap with the next two: when, ...
     client: Ints  # ... who, ...
@@ -127,7 +127,7 @@ class EventQueue:
             waves=waves,
             dropout=_check_dropout(dropout),
             now=np.zeros(1),
-            count=np.zeros(_DRAWN + 1, np.int64),
+            counts=np.zeros(_DRAWN + 1, np.int64),
             status=np.zeros(clients, np.int8),
             draws=np.zeros((concurrency if waves else _DRAWS, 4), np.float32),
             tree=np.zeros(-(-clients // _BLOCK) + 1, np.int32),
@@ -157,24 +157,24 @@ class EventQueue:
     def _draw(self) -> None:
         """Random numbers for the next portion of starts, which is a wave or a number of them by their number."""
         state = self._state
-        portion = int(state.count[_WANTED])
+        portion = int(state.counts[_WANTED])
         drawn = uniform(state.draws.size, Stream(self._seed, Purpose.EVENTS, round=portion))
         state.draws[:] = drawn.numpy().reshape(-1, 4)
-        state.count[_DRAWN] = portion
+        state.counts[_DRAWN] = portion
 
     def commit(self) -> None:
         """The server has taken a step: the version is one more, and the clients of the buffer are idle again.
 
         The buffer need not be full (the last step of a run), but something must have arrived.
         """
-        if not self._state.count[_BUFFERED]:
+        if not self._state.counts[_BUFFERED]:
             raise RuntimeError("commit: no update has arrived since the last one, so there is no step to take")
         _commit(self._state)
 
     @property
     def arrived(self) -> tuple[Tensor, Tensor]:
         """Who is in the buffer, in order of arrival, and the versions that they started from: (n,) int64 each."""
-        n = int(self._state.count[_BUFFERED])
+        n = int(self._state.counts[_BUFFERED])
         clients, versions = self._state.arrived[:n], self._state.arrived_version[:n]
         return torch.from_numpy(clients.copy()), torch.from_numpy(versions.copy())
 
@@ -198,50 +198,50 @@ class EventQueue:
     @property
     def version(self) -> int:
         """How many commits there have been."""
-        return int(self._state.count[_VERSION])
+        return int(self._state.counts[_VERSION])
 
     @property
     def events(self) -> int:
         """How many participations have ended: accepted, stale, dropped or lost."""
-        return int(self._state.count[_EVENTS])
+        return int(self._state.counts[_EVENTS])
 
     @property
     def starts(self) -> int:
         """How many participations have begun."""
-        return int(self._state.count[_STARTS])
+        return int(self._state.counts[_STARTS])
 
     @property
     def dropped(self) -> int:
         """How many clients never reported."""
-        return int(self._state.count[_DROPPED])
+        return int(self._state.counts[_DROPPED])
 
     @property
     def lost(self) -> int:
         """How many updates were lost because a window closed."""
-        return int(self._state.count[_LOST])
+        return int(self._state.counts[_LOST])
 
     @property
     def stale(self) -> int:
         """How many updates were refused for their age."""
-        return int(self._state.count[_STALE])
+        return int(self._state.counts[_STALE])
 
     @property
     def discarded(self) -> int:
         """How many clients were stopped because their wave had enough."""
-        return int(self._state.count[_DISCARDED])
+        return int(self._state.counts[_DISCARDED])
 
     @property
     def in_flight(self) -> int:
         """How many clients are at work."""
-        return int(self._state.count[_IN_FLIGHT])
+        return int(self._state.counts[_IN_FLIGHT])
 
     def tensors(self) -> dict[str, Tensor]:
         """The state, for a checkpoint: `now` (1,), `counts` (8,), those in flight and those in the buffer."""
         state = self._state
-        flying, waiting = self.in_flight, int(state.count[_BUFFERED])
+        flying, waiting = self.in_flight, int(state.counts[_BUFFERED])
         arrays = {
             "now": state.now,
-            "counts": state.count[:_SAVED],
+            "counts": state.counts[:_SAVED],
             "due": state.due[:flying],
             "client": state.client[:flying],
             "started": state.started[:flying],
@@ -255,8 +255,8 @@ class EventQueue:
         state = self._state
         held = _check_saved(tensors, state)
         state.now[:] = held["now"]
-        state.count[:_SAVED] = held["counts"]
-        state.count[_IN_FLIGHT], state.count[_BUFFERED] = len(held["due"]), len(held["arrived"])
+        state.counts[:_SAVED] = held["counts"]
+        state.counts[_IN_FLIGHT], state.counts[_BUFFERED] = len(held["due"]), len(held["arrived"])
         for name in ("due", "client", "started", "arrived", "arrived_version"):
             getattr(state, name)[: len(held[name])] = held[name]
         _settle(state)
@@ -382,7 +382,7 @@ def _run(q: _State, until: float, budget: int) -> int:
             return _FULL
         if q.now[0] > until:
             return _CUT
-        if q.count[_IN_FLIGHT] > 0 and q.due[0] <= q.now[0]:
+        if q.counts[_IN_FLIGHT] > 0 and q.due[0] <= q.now[0]:
             _end_first(q)
             continue
         if not _fill(q):
@@ -396,27 +396,27 @@ def _run(q: _State, until: float, budget: int) -> int:
 
 
 def _is_full(q: _State) -> bool:
-    buffered = q.count[_BUFFERED]
-    return buffered >= q.buffer or (q.waves and buffered > 0 and q.count[_IN_FLIGHT] == 0)
+    buffered = q.counts[_BUFFERED]
+    return buffered >= q.buffer or (q.waves and buffered > 0 and q.counts[_IN_FLIGHT] == 0)
 
 
 def _end_first(q: _State) -> None:
     """The first client of the heap ends: its update goes to the buffer, or nowhere."""
     client, started = q.client[0], q.started[0]
-    _pop((q.due, q.client, q.started), q.count[_IN_FLIGHT])
-    q.count[_IN_FLIGHT] -= 1
-    q.count[_EVENTS] += 1
+    _pop((q.due, q.client, q.started), q.counts[_IN_FLIGHT])
+    q.counts[_IN_FLIGHT] -= 1
+    q.counts[_EVENTS] += 1
     if started == _DROPS:
-        q.count[_DROPPED] += 1
+        q.counts[_DROPPED] += 1
     elif started == _LOSES:
-        q.count[_LOST] += 1
-    elif q.max_age >= 0 and q.count[_VERSION] - started > q.max_age:
-        q.count[_STALE] += 1
+        q.counts[_LOST] += 1
+    elif q.max_age >= 0 and q.counts[_VERSION] - started > q.max_age:
+        q.counts[_STALE] += 1
     else:
-        place = q.count[_BUFFERED]
+        place = q.counts[_BUFFERED]
         q.arrived[place] = client
         q.arrived_version[place] = started
-        q.count[_BUFFERED] = place + 1
+        q.counts[_BUFFERED] = place + 1
         return  # it stays busy
     _set_status(q, client, _BUSY, False)
 
@@ -425,8 +425,8 @@ def _fill(q: _State) -> bool:
     """Starts clients in all free slots while somebody is ready; False where random numbers must be drawn first."""
     if q.waves:
         return _fill_wave(q)
-    while q.count[_IN_FLIGHT] < q.concurrency and q.count[_READY] > 0:
-        number = q.count[_STARTS]
+    while q.counts[_IN_FLIGHT] < q.concurrency and q.counts[_READY] > 0:
+        number = q.counts[_STARTS]
         if not _has_drawn(q, number // q.draws.shape[0]):
             return False
         _start(q, number % q.draws.shape[0])
@@ -434,47 +434,47 @@ def _fill(q: _State) -> bool:
 
 
 def _fill_wave(q: _State) -> bool:
-    if q.count[_IN_FLIGHT] > 0 or q.count[_BUFFERED] > 0 or q.count[_READY] == 0:
+    if q.counts[_IN_FLIGHT] > 0 or q.counts[_BUFFERED] > 0 or q.counts[_READY] == 0:
         return True
-    if not _has_drawn(q, q.count[_WAVES]):
+    if not _has_drawn(q, q.counts[_WAVES]):
         return False
-    for place in range(min(q.concurrency, q.count[_READY])):
+    for place in range(min(q.concurrency, q.counts[_READY])):
         _start(q, place)
-    q.count[_WAVES] += 1
+    q.counts[_WAVES] += 1
     return True
 
 
 def _has_drawn(q: _State, portion: int) -> bool:
     """Whether the random numbers of this portion of starts are there; they are wanted."""
-    q.count[_WANTED] = portion
-    return q.count[_DRAWN] == portion
+    q.counts[_WANTED] = portion
+    return q.counts[_DRAWN] == portion
 
 
 def _next_moment(q: _State) -> float:
     """When the next client ends, or a window opens that a free slot waits for."""
-    flying = q.count[_IN_FLIGHT]
+    flying = q.counts[_IN_FLIGHT]
     moment = q.due[0] if flying > 0 else np.inf
-    waiting = (flying == 0 and q.count[_BUFFERED] == 0) if q.waves else flying < q.concurrency
+    waiting = (flying == 0 and q.counts[_BUFFERED] == 0) if q.waves else flying < q.concurrency
     if waiting and q.begin.size > 0:
-        moment = min(moment, _opening(q, q.count[_OPENED]))
+        moment = min(moment, _opening(q, q.counts[_OPENED]))
     return moment
 
 
 def _start(q: _State, place: int) -> None:
     """Starts a client drawn uniformly among those ready; what will become of it is settled at once."""
-    rank = int(_fraction(q.draws[place, 0], q.draws[place, 1]) * q.count[_READY])
+    rank = int(_fraction(q.draws[place, 0], q.draws[place, 1]) * q.counts[_READY])
     client = _ready_client(q.status, q.tree, rank)
     due = q.now[0] + q.seconds[client]
     closing = _closing(q, client)
-    started = q.count[_VERSION]
+    started = q.counts[_VERSION]
     if closing < due:
         due, started = closing, _LOSES
     elif _fraction(q.draws[place, 2], q.draws[place, 3]) < q.dropout:
         started = _DROPS
     _set_status(q, client, _BUSY, True)
-    _push((q.due, q.client, q.started), q.count[_IN_FLIGHT], due, client, started)
-    q.count[_IN_FLIGHT] += 1
-    q.count[_STARTS] += 1
+    _push((q.due, q.client, q.started), q.counts[_IN_FLIGHT], due, client, started)
+    q.counts[_IN_FLIGHT] += 1
+    q.counts[_STARTS] += 1
 
 
 def _fraction(coarse: float, fine: float) -> float:
@@ -483,15 +483,15 @@ def _fraction(coarse: float, fine: float) -> float:
 
 
 def _commit(q: _State) -> None:
-    for place in range(q.count[_BUFFERED]):
+    for place in range(q.counts[_BUFFERED]):
         _set_status(q, q.arrived[place], _BUSY, False)
-    q.count[_BUFFERED] = 0
-    q.count[_VERSION] += 1
+    q.counts[_BUFFERED] = 0
+    q.counts[_VERSION] += 1
     if q.waves:
-        for place in range(q.count[_IN_FLIGHT]):
+        for place in range(q.counts[_IN_FLIGHT]):
             _set_status(q, q.client[place], _BUSY, False)
-        q.count[_DISCARDED] += q.count[_IN_FLIGHT]
-        q.count[_IN_FLIGHT] = 0
+        q.counts[_DISCARDED] += q.counts[_IN_FLIGHT]
+        q.counts[_IN_FLIGHT] = 0
 
 
 def _settle(q: _State) -> None:
@@ -499,11 +499,11 @@ def _settle(q: _State) -> None:
     clients = q.status.size
     q.tree[:] = 0
     q.status[:] = 0
-    q.count[_READY] = 0
-    q.count[_DRAWN] = _NONE
-    for place in range(q.count[_IN_FLIGHT]):
+    q.counts[_READY] = 0
+    q.counts[_DRAWN] = _NONE
+    for place in range(q.counts[_IN_FLIGHT]):
         q.status[q.client[place]] = _BUSY
-    for place in range(q.count[_BUFFERED]):
+    for place in range(q.counts[_BUFFERED]):
         q.status[q.arrived[place]] = _BUSY
     if q.begin.size == 0:
         for client in range(clients):
@@ -511,8 +511,8 @@ def _settle(q: _State) -> None:
         return
     # Whatever is open now has opened in this period or the one before; one more for the rounding.
     turn = (int(np.floor(q.now[0] / q.period)) - 2) * clients
-    q.count[_OPENED] = turn
-    q.count[_CLOSED] = turn
+    q.counts[_OPENED] = turn
+    q.counts[_CLOSED] = turn
     _turn_windows(q)
 
 
@@ -525,7 +525,7 @@ def _set_status(q: _State, client: int, bit: int, on: bool) -> None:
     q.status[client] = after
     change = int(after == _OPEN) - int(before == _OPEN)
     if change != 0:
-        q.count[_READY] += change
+        q.counts[_READY] += change
         _add(q.tree, client // _BLOCK + 1, change)
 
 
@@ -565,15 +565,15 @@ def _turn_windows(q: _State) -> None:
     """Opens and closes all windows up to now."""
     clients = q.order.size
     while clients > 0:
-        opening, closing = _opening(q, q.count[_OPENED]), _opening(q, q.count[_CLOSED]) + q.length
+        opening, closing = _opening(q, q.counts[_OPENED]), _opening(q, q.counts[_CLOSED]) + q.length
         if min(opening, closing) > q.now[0]:
             return
         if closing <= opening:
-            _set_status(q, q.order[q.count[_CLOSED] % clients], _OPEN, False)
-            q.count[_CLOSED] += 1
+            _set_status(q, q.order[q.counts[_CLOSED] % clients], _OPEN, False)
+            q.counts[_CLOSED] += 1
         else:
-            _set_status(q, q.order[q.count[_OPENED] % clients], _OPEN, True)
-            q.count[_OPENED] += 1
+            _set_status(q, q.order[q.counts[_OPENED] % clients], _OPEN, True)
+            q.counts[_OPENED] += 1
 
 
 def _closing(q: _State, client: int) -> float:

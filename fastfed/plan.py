@@ -191,23 +191,28 @@ class Orders:
             batch_size=batch_size,
             clients=optimizers(self.client),
             rule=rule,
-            lr=self._learning_rates(round, tuning, torch.zeros_like(cohort) if rule is None else rule),
+            lr=self._learning_rates(round, tuning, torch.zeros_like(cohort) if rule is None else rule, age),
             server_lr=self.server_lr * factor("server_schedule", self.server_schedule, round),
             age=age,
             scale=scale,
             columns=columns or {},
         )
 
-    def _learning_rates(self, round: int, tuning: Tuning, rule: Tensor) -> Tensor | None:
+    def _learning_rates(self, round: int, tuning: Tuning, rule: Tensor, age: Tensor | None) -> Tensor | None:
+        """Each client's, under the schedule of the round in which it started."""
         if self.client_schedule is None and tuning.lr is None:
             return None
-        scheduled = factor("client_schedule", self.client_schedule, round)
-        rates = []
+        rates: list[float] = []
         for client in optimizers(self.client):
-            rates.append(scheduled * (client.lr if tuning.lr is None else tuning.lr))  # type: ignore[attr-defined]
-            if rates[-1] == 0 and client.rule == "delta_sgd":
-                raise ValueError(f"client_schedule: Delta-SGD cannot start from a step size of 0, as in round {round}")
-        return torch.tensor(rates, dtype=torch.float64)[rule]
+            rates.append(client.lr if tuning.lr is None else tuning.lr)  # type: ignore[attr-defined]
+        started = torch.full_like(rule, round) if age is None else round - age
+        factors = torch.ones(len(rule), dtype=torch.float64)
+        for then in started.unique().tolist():
+            factors[started == then] = factor("client_schedule", self.client_schedule, then)
+        lr = torch.tensor(rates, dtype=torch.float64)[rule] * factors
+        if bool((lr == 0).any()) and any(client.rule == "delta_sgd" for client in optimizers(self.client)):
+            raise ValueError(f"client_schedule: Delta-SGD cannot start from a step size of 0, as in round {round}")
+        return lr
 
 
 def parts_of(blend: Blend, cohort: Tensor, sizes: Tensor, round: int, seed: int) -> Tensor:

@@ -45,13 +45,15 @@ class PrivateMean:
         if self.divide_by_steps:
             norms = norms / outcome.scalars["steps"][counts]
         self._adapt(plan.round, norms)
-        return summary(delta, outcome, counts, noisy=self.privacy.noise > 0, columns=columns)
+        share = counts.double() / self.expected
+        return summary(delta, outcome, counts, share, noisy=self.privacy.noise > 0, columns=columns)
 
     def nobody(self, plan: RoundPlan, x: Tensor) -> Aggregate:
         """Noise alone: that nobody took part is not to be told from what is released."""
         delta, columns = self._noised(plan.round, torch.zeros_like(x))
         self._adapt(plan.round, torch.zeros(0, dtype=torch.float64))
-        return Aggregate(delta, largest(delta), 0, 0, 0, noisy=self.privacy.noise > 0, columns=columns)
+        nobody = torch.zeros(0, dtype=torch.float64)
+        return Aggregate(delta, largest(delta), 0, 0, 0, nobody, noisy=self.privacy.noise > 0, columns=columns)
 
     def _noised(self, round: int, delta: Tensor) -> tuple[Tensor, dict[str, Any]]:
         if self.clip is None:

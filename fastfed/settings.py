@@ -8,7 +8,7 @@ from typing import Any
 from .clients import Blend, Client, optimizers
 from .compression import Int8, Sign, TopK
 from .data import Federation
-from .exchange import ControlVariates
+from .exchange import PreviousModels
 from .plan import Participation, Poisson
 from .privacy import Privacy
 from .servers import Server
@@ -95,8 +95,8 @@ def _check_exchange(settings: Mapping[str, Any]) -> None:
             exchange.check(one, settings["server"])
     else:
         exchange.check(settings["client"], settings["server"])
-    if settings["timing"] is not None and isinstance(exchange, ControlVariates):
-        raise ValueError("exchange: SCAFFOLD's control variates belong to synchronous rounds; leave timing out")
+    if settings["timing"] is not None and not isinstance(exchange, PreviousModels):
+        raise ValueError(f"exchange: {type(exchange).__name__} belongs to synchronous rounds; leave timing out")
 
 
 def _check_tuner(settings: Mapping[str, Any]) -> None:

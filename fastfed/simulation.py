@@ -102,7 +102,7 @@ class Simulation:
         self.packing = Packing.of(model)
         self._bytes = {
             "bytes_down": costs.bytes_down(self.packing, exchange),
-            "bytes_up": costs.bytes_up(self.packing, exchange),
+            "bytes_up": costs.bytes_up(self.packing, exchange, compression),
         }
         split = None if exchange is None else exchange.split
         self.executor = make(executor, model, loss, fed.examples, threads=threads, device=device, split=split)

@@ -191,7 +191,7 @@ class Waves:
 
     def begin(self, orders: Orders, bytes_moved: int) -> Planner:
         queue = _queue(orders, self.fleet, bytes_moved, concurrency=self.size, buffer=self.buffer, waves=True)
-        return EventPlanner(orders, queue, staleness=0.0)
+        return EventPlanner(orders, queue, staleness=0.0, stops_the_late=True)
 
 
 def _queue(orders: Orders, fleet: Fleet, bytes_moved: int, **options: int | bool | None) -> EventQueue:
@@ -205,8 +205,9 @@ def _queue(orders: Orders, fleet: Fleet, bytes_moved: int, **options: int | bool
         raise ValueError("client: a simulated clock must know a client's steps beforehand; the parts may not set them")
     local = orders.local
     steps = local.steps_of(torch.arange(clients), orders.sizes, local.epochs, local.batch_size)
+    steps = torch.where(orders.sizes > 0, steps, 1)  # who has no examples finds that out
     return EventQueue(
-        fleet.seconds(steps.clamp(min=1), bytes_moved, orders.seed),
+        fleet.seconds(steps, bytes_moved, orders.seed),
         dropout=fleet.dropout,
         windows=_windows(fleet, clients, orders.seed),
         seed=orders.seed,
@@ -224,8 +225,8 @@ def _windows(fleet: Fleet, clients: int, seed: int) -> tuple[Tensor, float, floa
 class EventPlanner:
     """Rounds as an `EventQueue` fills its buffer."""
 
-    def __init__(self, orders: Orders, queue: EventQueue, staleness: float) -> None:
-        self.orders, self.queue, self.staleness = orders, queue, staleness
+    def __init__(self, orders: Orders, queue: EventQueue, staleness: float, stops_the_late: bool = False) -> None:
+        self.orders, self.queue, self.staleness, self.stops_the_late = orders, queue, staleness, stops_the_late
 
     def plan(self, round: int, tuning: Tuning, until: float = math.inf) -> RoundPlan | None:
         return self.arrived(round, tuning) if self.queue.advance(until) else None
@@ -243,7 +244,7 @@ class EventPlanner:
             "dropped": queue.dropped,
             "lost": queue.lost,
             "stale": queue.stale,
-            "discarded": queue.discarded,
+            "discarded": queue.discarded + (queue.in_flight if self.stops_the_late else 0),
         }
         return self.orders.plan(round, cohort, tuning, age=age, scale=scale, columns=columns)
 

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from .aggregate import Aggregate, counted, shares
+from .aggregate import Aggregate
 from .clients import SGD, Client
 from .plan import Counting, RoundPlan, Tuning
 from .train import Outcome
@@ -100,7 +100,7 @@ class _Hypergradients:
     def tune(self, plan: RoundPlan, outcome: Outcome, aggregate: Aggregate) -> Tuning:
         (lr, epochs, batch_size), by = self.current, self.settings
         opposes = -_cosine(aggregate.delta, self.smoothed)
-        drifts = -lr * _mean_cosine(outcome)
+        drifts = -lr * _mean_cosine(outcome, aggregate)
         self.smoothed.mul_(by.alpha).add_(aggregate.delta, alpha=1 - by.alpha)
         self.current = (
             _bounded(lr * math.exp(-by.gamma_lr * opposes), by.max_lr),
@@ -123,10 +123,10 @@ def _bounded(value: float, most: float | None) -> float:
     return value if most is None else min(value, most)
 
 
-def _mean_cosine(outcome: Outcome) -> float:
-    """The clients' least cosines, by examples; a client of one step, where there is nothing to compare, has 0."""
-    weights = shares(torch.where(counted(outcome), outcome.scalars["examples"], 0.0))
-    return float((weights * outcome.scalars["min_cosine"].nan_to_num(0.0)).sum())
+def _mean_cosine(outcome: Outcome, aggregate: Aggregate) -> float:
+    """The clients' least cosines, each counting as its delta does; a client of one step, where there is nothing to
+    compare, has 0."""
+    return float((aggregate.shares * outcome.scalars["min_cosine"].nan_to_num(0.0)).sum())
 
 
 def _cosine(a: Tensor, b: Tensor) -> float:

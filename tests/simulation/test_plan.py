@@ -194,3 +194,10 @@ def test_a_tuner_may_change_rate_epochs_and_batch() -> None:
     assert plan.steps.tolist() == [4, 8, 0, 4]
     assert plan.lr is not None
     assert plan.lr.tolist() == [0.2] * 4
+
+
+def test_a_late_client_trains_by_the_schedule_of_the_round_in_which_it_started() -> None:
+    orders = planner(client_schedule=lambda round: 1 / (1 + round)).orders
+    plan = orders.plan(5, torch.tensor([0, 1, 3]), Tuning(), age=torch.tensor([0, 3, 5]))
+    assert plan.lr is not None
+    assert plan.lr.tolist() == [0.5 / 6, 0.5 / 3, 0.5]

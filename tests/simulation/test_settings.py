@@ -32,7 +32,11 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"cohort": None, "timing": ff.timing.EventDriven(3, buffer=13)}, "buffer: must be"),
     ({"cohort": None, "timing": BUFFERED, "tuner": FATHOM}, "tuner: a simulated clock must know"),
     ({"cohort": None, "timing": CENTRIC, "tuner": FATHOM}, "tuner: the timing draws how long"),
-    ({"cohort": None, "timing": BUFFERED, "exchange": SCAFFOLD}, "SCAFFOLD's control variates belong to synchronous"),
+    ({"cohort": None, "timing": BUFFERED, "exchange": SCAFFOLD}, "ControlVariates belongs to synchronous rounds"),
+    (
+        {"cohort": None, "timing": CENTRIC, **ff.methods.fedada2(transmit=True, client_lr=0.1, server_lr=0.1)},
+        "Preconditioner belongs to synchronous rounds",
+    ),
     ({"cohort": None, "timing": BUFFERED, "client": Blend([Part(SGD, steps=2)])}, "a simulated clock must know"),
     ({"tuner": "fathom"}, "tuner: must be one of fastfed.tune"),
     ({"tuner": FATHOM, "client": ADAM}, "tuner: FATHOM tunes clients that run SGD; client rule 'adam'"),

@@ -1,0 +1,82 @@
+"""FATHOM as its pseudo-code reads, from lists of all gradients. Knows nothing of FastFed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+import numpy as np
+
+from .literal import SGD, Array, Batch, Snapshot, norm
+from .literal_async import Clients
+
+
+@dataclass
+class Fathom:
+    """lr, E and B as they stand, and their hypergradients' settings; `bounds` are the largest lr, E and B."""
+
+    lr: float
+    epochs: float
+    batch_size: float
+    gamma_lr: float = 0.01
+    gamma_epochs: float = 0.01
+    gamma_batch: float = 0.1
+    alpha: float = 0.5
+    rounding: Callable[[float], int] = math.floor
+    bounds: tuple[float, float, float] = (math.inf, math.inf, math.inf)
+    weights: str = "examples"
+    least: list[float] = field(default_factory=list)  # every client's least cosine, for those who want to look
+
+    def run(
+        self,
+        clients: Clients,
+        x: Array,
+        cohorts: Sequence[Sequence[int]],
+        batches: Callable[[int, int, int, int], list[Batch]],
+    ) -> list[Snapshot]:
+        """x, the smoothed delta, and what the next round uses; `batches` by (round, client, B, K)."""
+        smoothed = np.zeros_like(x)
+        snapshots = []
+        for t, cohort in enumerate(cohorts):
+            trained, size = {}, max(1, round(self.batch_size))
+            for i in cohort:
+                n = len(clients.examples[i][1])
+                steps = max(1, self.rounding(n * self.epochs / size)) if n else 0
+                own = clients.train(x, i, batches(t, i, size, steps), partial(SGD, lr=self.lr))
+                if own.counts:
+                    trained[i] = own
+            if trained:
+                raw = {i: len(clients.examples[i][1]) if self.weights == "examples" else 1 for i in trained}
+                p = {i: weight / sum(raw.values()) for i, weight in raw.items()}
+                delta = np.sum([p[i] * trained[i].delta for i in trained], axis=0, dtype=x.dtype)
+                least = {i: least_cosine(trained[i].gradients) for i in trained}
+                self.least += least.values()
+                opposes = -cosine(delta, smoothed)
+                drifts = -self.lr * sum(p[i] * least[i] for i in trained)
+                smoothed = self.alpha * smoothed + (1 - self.alpha) * delta
+                self._move(opposes, drifts)
+                x = x + delta
+            numbers = {"lr": self.lr, "E": self.epochs, "B": self.batch_size}
+            snapshots.append({"x": x, "smoothed": smoothed, **{name: np.array([n]) for name, n in numbers.items()}})
+        return snapshots
+
+    def _move(self, opposes: float, drifts: float) -> None:
+        lr, epochs, batch_size = self.bounds
+        self.lr = min(lr, self.lr * math.exp(-self.gamma_lr * opposes))
+        self.epochs = min(epochs, self.epochs * math.exp(-self.gamma_epochs * (opposes + drifts)))
+        self.batch_size = min(batch_size, self.batch_size * math.exp(self.gamma_batch * drifts))
+
+
+def cosine(a: Array, b: Array) -> float:
+    """0 with a zero vector."""
+    if norm(a) == 0 or norm(b) == 0:
+        return 0.0
+    return float(np.sum(a.astype(np.float64) * b.astype(np.float64))) / (norm(a) * norm(b))
+
+
+def least_cosine(gradients: list[Array]) -> float:
+    """min over K >= 1 of cos(g_0 + ... + g_{K-1}, g_K); a single gradient has nothing before it: 0."""
+    found = [cosine(np.sum(gradients[:k], axis=0), gradients[k]) for k in range(1, len(gradients))]
+    return min(found, default=0.0)
