@@ -147,7 +147,7 @@ def _delta_noise(noise: float, count_std: float) -> float:
             f"count_noise: must be more than half the noise multiplier, {noise / 2}, got {count_std} (by default a "
             "twentieth of the expected cohort); the count alone would cost more privacy than the whole round may"
         )
-    return (noise**-2 - (2 * count_std) ** -2) ** -0.5
+    return noise / math.sqrt(1 - (noise / (2 * count_std)) ** 2)  # (noise^-2 - (2 count_std)^-2)^(-1/2)
 
 
 def next_clip(quantile: Quantile, clip: float, norms: Tensor | np.ndarray, expected: float, noise: float) -> float:

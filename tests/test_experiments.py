@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,10 +13,14 @@ import pytest
 ROOT = Path(__file__).parents[1]
 DATA = ROOT.parent / "shared" / "data"
 SCRIPTS = {
+    "client_centric": ["fmnist"],
     "fashion_mnist": ["fmnist"],
+    "fathom": ["qmnist_writers", "mnist"],
+    "private_tags": ["stackexchange"],
     "qmnist_writers": ["qmnist_writers", "mnist"],
     "shakespeare": ["shakespeare_roles"],
     "stack_exchange": ["stackexchange"],
+    "stragglers": ["qmnist_writers", "mnist"],
 }
 
 
@@ -35,6 +40,9 @@ def test_every_script_is_in_this_list() -> None:
         ("fashion_mnist", ("Delta-SGD", "SGD 0.1")),
         ("qmnist_writers", ("FedAvg", "FedAdam")),
         ("stack_exchange", ("FedAvg", "FedAdam")),
+        ("fathom", ("FedAvg 0.1 x 256", "FATHOM 0.1 x 256")),
+        ("private_tags", ("FedAvg", "FedAda2")),
+        ("stragglers", ("synchronous", "FedAsync")),
     ],  # the Shakespeare model's evaluation alone takes longer than all of these
 )
 def test_it_runs_on_real_data(script: str, methods: tuple[str, str], tmp_path: Path) -> None:
@@ -47,6 +55,20 @@ def test_it_runs_on_real_data(script: str, methods: tuple[str, str], tmp_path: P
     rows = json.loads((tmp_path / f"{script}.json").read_text())
     assert [len(rows[name]["rounds"]) for name in methods] == [2, 2]
     assert (tmp_path / f"{script}.png").stat().st_size > 10_000
+
+
+def test_the_best_rate_of_a_grid_is_run_to_the_end(tmp_path: Path) -> None:
+    folder = DATA / "fmnist"
+    if not folder.is_dir():
+        pytest.skip(f"the real data is not here: {folder}")
+    options = ["--rounds", "2", "--trial", "1", "--only", "CC-FedAMS", "--out", str(tmp_path)]
+    said = run("client_centric", str(folder), *options)
+    assert said.returncode == 0, said.stderr
+    tried = dict(re.findall(r"^CC-FedAMS, server lr (\S+): (\S+)%$", said.stderr, re.MULTILINE))
+    assert len(tried) == 9
+    best = max(tried, key=lambda rate: float(tried[rate]))
+    rows = json.loads((tmp_path / "client_centric.json").read_text())
+    assert {name: len(one["rounds"]) for name, one in rows.items()} == {f"CC-FedAMS, {best}": 2}
 
 
 def test_help_and_bad_usage() -> None:
