@@ -22,6 +22,16 @@ FF_CLONES float largest(std::int64_t n, const float* x) {
   return float_of(top);
 }
 
+FF_CLONES void copy_ahead(std::int64_t n, const float* __restrict from, const float* next, float* __restrict to) {
+  constexpr std::int64_t kLine = 16;
+  std::int64_t i = 0;
+  for (; i + kLine <= n; i += kLine) {
+    __builtin_prefetch(next + i);
+    for (std::int64_t l = i; l < i + kLine; ++l) to[l] = from[l];
+  }
+  for (; i < n; ++i) to[i] = from[i];
+}
+
 FF_CLONES void add_to(std::int64_t n, const float* __restrict from, float* __restrict to) {
   for (std::int64_t i = 0; i < n; ++i) to[i] += from[i];
 }

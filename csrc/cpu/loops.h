@@ -9,6 +9,8 @@ namespace fastfed {
 bool are_tame(std::int64_t n, const float* x);
 // The largest magnitude, and NaN if there is one.
 float largest(std::int64_t n, const float* x);
+// to = from, while as much from `next` on is fetched into the cache: rows that lie anywhere, one after the other
+void copy_ahead(std::int64_t n, const float* from, const float* next, float* to);
 // to += from
 void add_to(std::int64_t n, const float* from, float* to);
 // to += scale * from

@@ -40,28 +40,28 @@ void gemm(char op_a, char op_b, std::int64_t m, std::int64_t n, std::int64_t k, 
 }
 
 // The library packs both matrices before it multiplies: with few rows or few columns that costs more than the product.
-// Our dot products pay at their end, where lanes are added up, so they must be long. Measured at batches of 4 to 320.
-constexpr std::int64_t kFewRows = 128, kFewColumns = 32, kLongDot = 512;
+constexpr std::int64_t kFewRows = 128, kFewColumns = 32;
 
 }  // namespace
 
 void product_nt(std::int64_t rows, std::int64_t out, std::int64_t in, const float* x, const float* w, const float* bias,
                 float* y) {
-  if (rows <= kFewRows && (out <= kFewColumns || in >= kLongDot))
-    return products().dot({rows, out, in, x, in, w, in, y, out, bias});
+  if (rows <= kFewRows && (out <= kFewColumns || in >= products().reach.dot_depth))
+    return products().dot({rows, out, in, x, in, w, in, y, out, bias, 0});
   for (std::int64_t r = 0; bias && r < rows; ++r) std::memcpy(y + r * out, bias, std::size_t(out) * sizeof(float));
   gemm('N', 'T', rows, out, in, 1.0f, x, in, w, in, bias ? 1.0f : 0.0f, y);
 }
 
 void product_nn(std::int64_t rows, std::int64_t in, std::int64_t out, const float* dy, const float* w, float* dx,
                 bool add) {
-  if (out <= kFewColumns)
+  if (out <= kFewColumns || rows <= products().reach.outer_rows)
     return products().outer({rows, in, out, 1, dy, out, 1, 0, w, in, 0, dx, in, 1.0f, add ? dx : nullptr, in});
   gemm('N', 'N', rows, in, out, 1.0f, dy, out, w, in, add ? 1.0f : 0.0f, dx);
 }
 
 void product_tn(std::int64_t out, std::int64_t in, std::int64_t rows, float alpha, const float* dy, const float* x,
                 float beta, float* w) {
+  if (products().reach.updates) return products().update({out, in, rows, dy, out, x, in, w, in, alpha, beta != 0.0f});
   if (out <= kFewColumns && rows <= kFewRows)
     return products().outer({out, in, rows, 1, dy, 1, out, 0, x, in, 0, w, in, alpha, beta != 0.0f ? w : nullptr, in});
   gemm('T', 'N', out, in, rows, alpha, dy, out, x, in, beta, w);

@@ -24,7 +24,21 @@ struct Outer {
   std::int64_t groups = 1, a_group = 0;
 };
 
-// c[i, j] = sum over k of a[i * a_row + k] * b[j * b_row + k] + (bias ? bias[j] : 0)
+// c[i, j] = alpha * sum over p < steps of a[p * a_step + i] * b[p * b_step + j], added to c where `add`: a change of a
+// large matrix by a few pairs of vectors.
+struct Update {
+  std::int64_t rows, cols, steps;
+  const float* a;
+  std::int64_t a_step;
+  const float* b;
+  std::int64_t b_step;
+  float* c;
+  std::int64_t c_row;
+  float alpha;
+  bool add;
+};
+
+// c[i, j] = sum over k of a[i * a_row + k] * b[j * b_row + k] + (plus ? plus[i * plus_row + j] : 0)
 struct Dot {
   std::int64_t rows, cols, depth;
   const float* a;
@@ -33,12 +47,22 @@ struct Dot {
   std::int64_t b_row;
   float* c;
   std::int64_t c_row;
-  const float* bias;
+  const float* plus;
+  std::int64_t plus_row;
+};
+
+// Where our own products are better than the library's, beyond the narrow matrices that it is not made for.
+struct Reach {
+  std::int64_t dot_depth;   // dot products at least as long: they pay at their end, where lanes are added up
+  std::int64_t outer_rows;  // outer products of at most as many rows
+  bool updates;             // updates
 };
 
 struct Products {
   void (*outer)(const Outer&);
+  void (*update)(const Update&);
   void (*dot)(const Dot&);
+  Reach reach;
 };
 
 const Products& products();  // at the SIMD level of the other inner loops

@@ -1,19 +1,30 @@
 // The tiles behind products.h, compiled once per SIMD level with FF_LEVEL naming the level. A tile keeps its sums in
 // registers; contraction to fused multiply-adds is wanted here (setup.py: -ffp-contract=fast).
 
+#include <memory>
+
 #include "cpu/products.h"
 #include "cpu/vectors.inl"
 
 namespace fastfed {
 namespace {
 
+// A tile is rows_of(C) rows by C <= kColumns vectors: as many sums as registers hold, and more of them than a
+// multiply-add has cycles of latency times two a cycle.
 #if defined(__AVX512F__)
-constexpr int kRows = 6, kTallRows = 12, kColumns = 4;  // 24 of 32 registers hold sums
+constexpr int kSums = 24, kColumns = 4;  // of 32 registers
+constexpr int rows_of(int columns) { return columns <= 2 ? 12 : 6; }
 #elif defined(__AVX2__)
-constexpr int kRows = 6, kTallRows = 6, kColumns = 2;  // 12 of 16
+constexpr int kSums = 12, kColumns = 3;  // of 16
+constexpr int rows_of(int columns) { return columns == 3 ? 4 : 6; }
 #else
-constexpr int kRows = 4, kTallRows = 4, kColumns = 2;
+constexpr int kSums = 8, kColumns = 2;
+constexpr int rows_of(int) { return 4; }
 #endif
+constexpr Size kStripe = kColumns * kWidth;
+
+// Numbers of an operand that are read again and again, and should stay in a core's second cache.
+constexpr Size kPanel = 65536;
 
 typedef int Lanes __attribute__((vector_size(kWidth * 4)));
 
@@ -88,7 +99,7 @@ template <int R, int C, bool Whole> void outer_rest(const Outer& o, Size group, 
 
 // All rows of one group.
 template <int C, bool Whole> void outer_rows(const Outer& o, Size group, Size j, int last) {
-  constexpr int kTile = C <= 2 ? kTallRows : kRows;
+  constexpr int kTile = rows_of(C);
   Size i = 0;
   for (; i + kTile <= o.rows; i += kTile) outer_tile<1, kTile, C, Whole>(o, group, i, j, last);
   outer_rest<kTile - 1, C, Whole>(o, group, i, j, last);
@@ -98,7 +109,7 @@ template <int C, bool Whole> void outer_rows(const Outer& o, Size group, Size j,
 template <int R, bool Whole> Size outer_groups(const Outer& o, Size j, int last) {
   if constexpr (R > 1) {
     if (o.rows != R) return outer_groups<R - 1, Whole>(o, j, last);
-    constexpr int kGroups = kRows * kColumns / R < 4 ? kRows * kColumns / R : 4;
+    constexpr int kGroups = kSums / R < 4 ? kSums / R : 4;
     Size group = 0;
     for (; group + kGroups <= o.groups; group += kGroups) outer_tile<kGroups, R, 1, Whole>(o, group, 0, j, last);
     return group;
@@ -110,7 +121,7 @@ template <int R, bool Whole> Size outer_groups(const Outer& o, Size j, int last)
 template <int C, bool Whole> void outer_stripe(const Outer& o, Size j, int last) {
   Size group = 0;
   if constexpr (C == 1)
-    if (o.groups > 1) group = outer_groups<kRows, Whole>(o, j, last);
+    if (o.groups > 1) group = outer_groups<rows_of(kColumns - 1), Whole>(o, j, last);
   for (; group < o.groups; ++group) outer_rows<C, Whole>(o, group, j, last);
 }
 
@@ -124,17 +135,149 @@ template <int C> void outer_last_stripe(const Outer& o, Size j) {
 }
 
 void outer(const Outer& o) {
-  constexpr Size kStripe = kColumns * kWidth;
   Size j = 0;
-  for (; j + kStripe <= o.cols; j += kStripe) outer_stripe<kColumns, true>(o, j, kWidth);
+  for (; j + kStripe <= o.cols; j += kStripe) {
+    const Size left = (o.cols - j + kWidth - 1) / kWidth;
+    if (kColumns == 3 && left == 4) {  // twice two are better than three and one
+      outer_stripe<2, true>(o, j, kWidth);
+      j += 2 * kWidth;
+      break;
+    }
+    outer_stripe<kColumns, true>(o, j, kWidth);
+  }
   outer_last_stripe<kColumns>(o, j);
+}
+
+// ---- updates -------------------------------------------------------------------------------------------------------
+
+constexpr int kUpdateRows = rows_of(kColumns);
+
+// The factors of an update copied out tile by tile: many steps through a matrix with long rows would be as many lines
+// of the cache.
+struct Packed {
+  static constexpr Size kSteps = 128, kLeast = 32;  // in one go; the fewest that are worth a copy
+  alignas(64) float a[kSteps * kUpdateRows], b[kPanel];
+
+  void take_a(const Update& u) {
+    for (Size p = 0; p < u.steps; ++p)
+      for (int r = 0; r < kUpdateRows; ++r) a[p * kUpdateRows + r] = u.a[p * u.a_step + r];
+  }
+
+  void take_b(const Update& u) {
+    float* to = b;
+    for (Size j = 0; j + kStripe <= u.cols; j += kStripe)
+      for (Size p = 0; p < u.steps; ++p, to += kStripe)
+#pragma GCC unroll 4
+        for (int v = 0; v < kColumns; ++v) store(to + v * kWidth, load(u.b + p * u.b_step + j + v * kWidth));
+  }
+};
+
+// R rows by C vectors of columns from the first; the tile behind it is fetched in the meantime. The last vector holds
+// `last` columns, kWidth if Whole.
+template <int R, int C, bool Whole> void update_tile(const Update& u, int last) {
+  const float *a = u.a, *b = u.b;
+  float* c = u.c;
+#pragma GCC unroll 12
+  for (int r = 0; r < R; ++r)
+#pragma GCC unroll 4
+    for (int at = 0; at < C * kWidth; at += 16) __builtin_prefetch(c + r * u.c_row + C * kWidth + at, 1);
+  Vec sum[R][C];
+#pragma GCC unroll 12
+  for (int r = 0; r < R; ++r)
+#pragma GCC unroll 4
+    for (int v = 0; v < C; ++v) sum[r][v] = Vec{};
+  for (Size p = 0; p < u.steps; ++p, a += u.a_step, b += u.b_step) {
+    Vec row[C];
+#pragma GCC unroll 4
+    for (int v = 0; v < C; ++v) row[v] = Whole || v < C - 1 ? load(b + v * kWidth) : load_part(b + v * kWidth, last);
+#pragma GCC unroll 12
+    for (int r = 0; r < R; ++r)
+#pragma GCC unroll 4
+      for (int v = 0; v < C; ++v) sum[r][v] = a[r] * row[v] + sum[r][v];
+  }
+#pragma GCC unroll 12
+  for (int r = 0; r < R; ++r, c += u.c_row)
+#pragma GCC unroll 4
+    for (int v = 0; v < C; ++v) {
+      float* to = c + v * kWidth;
+      const Vec scaled = u.alpha * sum[r][v];
+      if (Whole || v < C - 1)
+        store(to, u.add ? scaled + load(to) : scaled);
+      else
+        store_part(to, u.add ? scaled + load_part(to, last) : scaled, last);
+    }
+}
+
+template <int R, int C> void update_last(const Update& u, Size left) {
+  if constexpr (C > 0) {
+    if ((left + kWidth - 1) / kWidth != C) return update_last<R, C - 1>(u, left);
+    const int last = int(left - (C - 1) * kWidth);
+    last == kWidth ? update_tile<R, C, true>(u, last) : update_tile<R, C, false>(u, last);
+  }
+}
+
+// At most R rows, all columns; the factors are read from `packed` unless it is null.
+template <int R> void update_rows(const Update& u, const Packed* packed) {
+  if constexpr (R > 0) {
+    if (u.rows < R) return update_rows<R - 1>(u, packed);
+    Update tile = u;
+    if (packed) {
+      tile.a = packed->a;
+      tile.a_step = kUpdateRows;
+      tile.b_step = kStripe;
+    }
+    Size j = 0;
+    for (; j + kStripe <= u.cols; j += kStripe) {
+      tile.b = packed ? packed->b + j * u.steps : u.b + j;
+      tile.c = u.c + j;
+      update_tile<R, kColumns, true>(tile, kWidth);
+    }
+    tile.b = u.b + j;
+    tile.b_step = u.b_step;
+    tile.c = u.c + j;
+    update_last<R, kColumns>(tile, u.cols - j);
+  }
+}
+
+// As much of b as stays in the cache, row after row of c.
+void update_panel(const Update& u) {
+  static thread_local const std::unique_ptr<Packed> packed = std::make_unique<Packed>();
+  const bool packs = u.steps >= Packed::kLeast && u.rows > kUpdateRows;
+  if (packs) packed->take_b(u);
+  Update rows = u;
+  for (Size left = u.rows; left > 0; left -= kUpdateRows) {
+    rows.rows = left < kUpdateRows ? left : kUpdateRows;
+    const bool whole = packs && rows.rows == kUpdateRows;
+    if (whole) packed->take_a(rows);
+    update_rows<kUpdateRows>(rows, whole ? packed.get() : nullptr);
+    rows.a += kUpdateRows;
+    rows.c += kUpdateRows * u.c_row;
+  }
+}
+
+// A sum over more steps than are packed in one go is added to c in parts.
+void update(const Update& u) {
+  for (Size p = 0; p < u.steps; p += Packed::kSteps) {
+    Update part = u;
+    part.steps = u.steps - p < Packed::kSteps ? u.steps - p : Packed::kSteps;
+    part.add = u.add || p > 0;
+    const Size width = kPanel / part.steps / kStripe * kStripe;
+    for (Size j = 0; j < u.cols; j += width) {
+      part.cols = u.cols - j < width ? u.cols - j : width;
+      part.a = u.a + p * u.a_step;
+      part.b = u.b + p * u.b_step + j;
+      part.c = u.c + j;
+      update_panel(part);
+    }
+  }
 }
 
 // ---- dot products --------------------------------------------------------------------------------------------------
 
+// `plus`: C numbers that are added, plus_row apart for the next row; or null.
 template <int R, int C>
-void dot_tile(const Dot& d, const float* __restrict a, const float* __restrict b, float* __restrict c,
-              const float* bias) {
+void dot_tile(const Dot& d, const float* __restrict a, const float* __restrict b, float* c, const float* plus,
+              Size plus_row) {
   Vec sum[R][C];
 #pragma GCC unroll 4
   for (int r = 0; r < R; ++r)
@@ -142,14 +285,14 @@ void dot_tile(const Dot& d, const float* __restrict a, const float* __restrict b
     for (int v = 0; v < C; ++v) sum[r][v] = Vec{};
   Size k = 0;
   for (; k + kWidth <= d.depth; k += kWidth) {
-    Vec right[C];
-#pragma GCC unroll 6
-    for (int v = 0; v < C; ++v) right[v] = load(b + v * d.b_row + k);
+    Vec left[R];
 #pragma GCC unroll 4
-    for (int r = 0; r < R; ++r) {
-      const Vec left = load(a + r * d.a_row + k);
+    for (int r = 0; r < R; ++r) left[r] = load(a + r * d.a_row + k);
 #pragma GCC unroll 6
-      for (int v = 0; v < C; ++v) sum[r][v] = left * right[v] + sum[r][v];
+    for (int v = 0; v < C; ++v) {
+      const Vec right = load(b + v * d.b_row + k);
+#pragma GCC unroll 4
+      for (int r = 0; r < R; ++r) sum[r][v] = left[r] * right + sum[r][v];
     }
   }
   if (k < d.depth) {
@@ -167,22 +310,24 @@ void dot_tile(const Dot& d, const float* __restrict a, const float* __restrict b
 #pragma GCC unroll 4
   for (int r = 0; r < R; ++r)
 #pragma GCC unroll 6
-    for (int v = 0; v < C; ++v) c[r * d.c_row + v] = folded(sum[r][v]) + (bias ? bias[v] : 0.0f);
+    for (int v = 0; v < C; ++v) c[r * d.c_row + v] = folded(sum[r][v]) + (plus ? plus[r * plus_row + v] : 0.0f);
 }
 
 #if defined(__AVX512F__)
 constexpr int kDotRows = 4, kDotColumns = 6;
+#elif defined(__AVX2__)
+constexpr int kDotRows = 4, kDotColumns = 3;
 #else
 constexpr int kDotRows = 2, kDotColumns = 4;
 #endif
 
 template <int C> void dot_stripe(const Dot& d, Size j) {
   const float* b = d.b + j * d.b_row;
-  const float* bias = d.bias ? d.bias + j : nullptr;
+  const auto plus = [&](Size i) { return d.plus ? d.plus + i * d.plus_row + j : nullptr; };
   Size i = 0;
   for (; i + kDotRows <= d.rows; i += kDotRows)
-    dot_tile<kDotRows, C>(d, d.a + i * d.a_row, b, d.c + i * d.c_row + j, bias);
-  for (; i < d.rows; ++i) dot_tile<1, C>(d, d.a + i * d.a_row, b, d.c + i * d.c_row + j, bias);
+    dot_tile<kDotRows, C>(d, d.a + i * d.a_row, b, d.c + i * d.c_row + j, plus(i), d.plus_row);
+  for (; i < d.rows; ++i) dot_tile<1, C>(d, d.a + i * d.a_row, b, d.c + i * d.c_row + j, plus(i), d.plus_row);
 }
 
 template <int C> void dot_last_stripe(const Dot& d, Size j) {
@@ -194,16 +339,44 @@ template <int C> void dot_last_stripe(const Dot& d, Size j) {
   }
 }
 
-void dot(const Dot& d) {
+void dot_part(const Dot& d) {
   Size j = 0;
   for (; j + kDotColumns <= d.cols; j += kDotColumns) dot_stripe<kDotColumns>(d, j);
   dot_last_stripe<kDotColumns - 1>(d, j);
 }
 
+// Along the depth, as much of `a` in one go as stays in the cache while all of b passes by.
+void dot(const Dot& d) {
+  const Size most = d.rows * d.depth <= kPanel ? d.depth : kPanel / d.rows / kWidth * kWidth;
+  for (Size k = 0; k < d.depth; k += most) {
+    Dot part = d;
+    part.depth = d.depth - k < most ? d.depth - k : most;
+    part.a += k;
+    part.b += k;
+    if (k > 0) {
+      part.plus = d.c;
+      part.plus_row = d.c_row;
+    }
+    dot_part(part);
+  }
+}
+
+// From where on the library is better, measured at batches of 4 to 320. Its updates start their sums from w where the
+// processor is not of its maker's, and so round every product to the size of a weight: never there.
+Reach reach() {
+#if defined(__AVX512F__)
+  return {512, 0, !__builtin_cpu_is("intel")};
+#elif defined(__AVX2__)
+  return {192, 24, true};
+#else
+  return {512, 0, true};
+#endif
+}
+
 }  // namespace
 
 const Products& FF_JOIN(products_, FF_LEVEL)() {
-  static const Products table{outer, dot};
+  static const Products table{outer, update, dot, reach()};
   return table;
 }
 

@@ -170,10 +170,12 @@ void Worker::gather(Size step) {
 }
 
 // Torch's (channels, pixels) to ours (pixels, channels).
-void Worker::gather_floats(Size row, float* to) const {
+void Worker::gather_floats(Size row, Size next, float* to) const {
   const Shape& shape = program_.values().front();
-  const float* from = static_cast<const float*>(examples_->inputs) + row * shape.size();
-  if (shape.kind != Kind::kImage || shape.width == 1) return copy(from, shape.size(), to);
+  const float* inputs = static_cast<const float*>(examples_->inputs);
+  const float* from = inputs + row * shape.size();
+  if (shape.kind != Kind::kImage || shape.width == 1)
+    return copy_ahead(shape.size(), from, inputs + next * shape.size(), to);
   for (Size c = 0; c < shape.width; ++c)
     for (Size p = 0; p < shape.rows; ++p) to[p * shape.width + c] = from[c * shape.rows + p];
 }
@@ -207,7 +209,8 @@ void Worker::gather_inputs() {
       throw std::out_of_range("example row " + std::to_string(row) + " is not among the " +
                               std::to_string(examples_->count) + " examples");
     float* to = slot.data + e * slot.stride;
-    if (examples_->input_kind == InputKind::kFloats) gather_floats(row, to);
+    if (examples_->input_kind == InputKind::kFloats)
+      gather_floats(row, rows_[std::size_t(std::min(e + 1, frame_.batch - 1))], to);
     if (examples_->input_kind == InputKind::kBytes) gather_bytes(row, to);
     if (examples_->input_kind == InputKind::kTokens)
       gather_tokens(row, tokens_.data() + e * program_.values().front().rows);

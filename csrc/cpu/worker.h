@@ -37,7 +37,7 @@ class Worker {
   void order_of(Size epoch);
   Size choose_rows(Size step);
   void gather_inputs();
-  void gather_floats(Size row, float* to) const;
+  void gather_floats(Size row, Size next, float* to) const;
   void gather_bytes(Size row, float* to) const;
   void gather_tokens(Size row, std::int32_t* to) const;
   void gather_targets();
