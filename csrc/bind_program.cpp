@@ -178,6 +178,7 @@ Round round_of(const py::dict& given, const Program& program) {
   r.clip = given["clip"].cast<double>();
   r.divide_by_steps = given["divide_by_steps"].cast<bool>();
   r.measure_cosine = given["measure_cosine"].cast<bool>();
+  r.cosine_includes_step = given["cosine_includes_step"].cast<bool>();
   r.threads = given["threads"].is_none() ? at::get_num_threads() : given["threads"].cast<int>();
   FF_REQUIRE(r.threads >= 1, "threads", "at least 1");
   return r;

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ def write(directory: str | Path, round: int, tensors: Mapping[str, Tensor], mani
     home = Path(directory)
     home.mkdir(parents=True, exist_ok=True)
     scratch = home / f".round-{round:08d}.{os.getpid()}.tmp"
-    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, scratch)
+    _save(tensors, scratch)
     digest = _digest(scratch)
     held = home / f"round-{round:08d}-{digest[:12]}.safetensors"
     _put(scratch, held)
@@ -41,6 +42,18 @@ def write(directory: str | Path, round: int, tensors: Mapping[str, Tensor], mani
         if other != held:
             other.unlink()
     return target
+
+
+def _save(tensors: Mapping[str, Tensor], path: Path) -> None:
+    """Writes them; where the system refuses, such as a full disk, its own error: safetensors hides it in a text."""
+    try:
+        save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, path)
+    except SafetensorError as error:
+        refused = re.search(r"os error (\d+)", str(error))
+        if refused is None:
+            raise
+        number = int(refused[1])
+        raise OSError(number, os.strerror(number), str(path)) from error
 
 
 def read(path: str | Path) -> tuple[dict[str, Any], dict[str, Tensor]]:

@@ -34,17 +34,18 @@ class CompressedMean:
         assert outcome.deltas is not None
         policy = self.policy(plan, outcome.scalars["examples"])
         counts = counted(outcome)
-        sent = outcome.deltas[counts]
+        deltas = outcome.deltas[counts]
         if policy.divide_by_steps:
-            sent /= outcome.scalars["steps"][counts].to(sent)[:, None]
-        encoded = self.compressor.send(plan.cohort[counts], sent, self.seed, plan.round)
+            deltas /= outcome.scalars["steps"][counts].to(deltas)[:, None]
+        encoded = self.compressor.send(plan.cohort[counts], deltas, self.seed, plan.round)
         read, delta = encoded.decoded, torch.zeros_like(outcome.delta)
         if len(read) and policy.clip is not None:
             kernels.clip(read, policy.clip)
         if len(read):
             delta = kernels.weighted_sum(read, self._weights(plan, policy, outcome, counts)[counts].to(read))
         made = self.inner.aggregate(plan, replace(outcome, delta=delta))
-        return replace(made, columns={**made.columns, "bytes_up": encoded.bytes * int(counts.sum())})
+        sent = int(counts.sum()) + plan.late_uploads
+        return replace(made, columns={**made.columns, "bytes_up": encoded.bytes * sent})
 
     def _weights(self, plan: RoundPlan, policy: DeltaPolicy, outcome: Outcome, counts: Tensor) -> Tensor:
         """(n,) float64: as the train room would have taken them."""

@@ -32,14 +32,19 @@ def bytes_up(packing: Packing, exchange: Exchange | None, compression: Compressi
     return delta + vector_bytes(packing) * (exchange.up if exchange else 0)
 
 
-def optimizer_bytes(client: Client | Blend, packing: Packing, exchange: Exchange | None = None) -> int:
-    """Of one client, beyond model and gradient: vectors of moments, SM3's numbers per axis, what an exchange keeps. Of
-    a blend, the client that needs most.
+def optimizer_bytes(
+    client: Client | Blend,
+    packing: Packing,
+    exchange: Exchange | None = None,
+    compression: Compression | None = None,
+) -> int:
+    """Of one client, beyond model and gradient: vectors of moments, SM3's numbers per axis, what an exchange keeps and
+    what compressed messages have left out. Of a blend, the client that needs most.
 
     Counters and step sizes, a few numbers, are left out.
     """
-    kept = exchange.kept * vector_bytes(packing) if exchange else 0
-    return kept + max(_state_bytes(one, packing) for one in optimizers(client))
+    kept = (exchange.kept if exchange else 0) + int(compression is not None and compression.feedback)
+    return kept * vector_bytes(packing) + max(_state_bytes(one, packing) for one in optimizers(client))
 
 
 def _state_bytes(client: Client, packing: Packing) -> int:
@@ -66,8 +71,7 @@ class Costs:
 def of(name: str, settings: Mapping[str, Any], packing: Packing) -> Costs:
     """The costs of a method's settings for a model."""
     exchange, compression = settings.get("exchange"), settings.get("compression")
-    kept = vector_bytes(packing) if compression is not None and compression.feedback else 0
-    memory = optimizer_bytes(settings["client"], packing, exchange) + kept
+    memory = optimizer_bytes(settings["client"], packing, exchange, compression)
     return Costs(name, bytes_down(packing, exchange), bytes_up(packing, exchange, compression), memory)
 
 

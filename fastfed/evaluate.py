@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from .data import Examples, Visit
+from .data import Examples, Federation, Visit
 from .losses import IGNORED, Loss, find_loss
 from .train.model import LocalModel
 from .train.threads import check_threads, in_order, one_thread_per_operation
@@ -158,3 +158,14 @@ class Evaluator:
         elif self.metric != "loss":
             metrics[self.metric] = tally.hits / tally.possible if tally.possible else float("nan")
         return metrics
+
+
+_MOST_CLIENTS = 1000
+
+
+def evaluation_visit(fed: Federation) -> Visit:
+    """The clients that an evaluation per client asks, with their test examples, else their training examples."""
+    some = torch.arange(len(fed))[:: -(-len(fed) // _MOST_CLIENTS)]
+    tests = getattr(fed, "visit_tests", None)
+    found: Visit | None = None if tests is None else tests(some)
+    return fed.visit(some) if found is None else found

@@ -7,64 +7,23 @@ versions of the model that they started from. So a million clients cost no more 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from threading import Lock
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from . import event_loop as loop
 from .data.arguments import check_real, check_whole
+from .event_loop import Floats
 from .kernels import Stream, uniform
 from .purposes import Purpose
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-
-# What a queue counts: the first ones make up its state, the others follow from it.
-_VERSION, _EVENTS, _DROPPED, _LOST, _STALE, _DISCARDED, _STARTS, _WAVES = range(8)
-_SAVED = 8
-_IN_FLIGHT, _BUFFERED, _READY, _OPENED, _CLOSED, _WANTED, _DRAWN = range(_SAVED, _SAVED + 7)
-
-_BUSY, _OPEN = 1, 2  # bits of a client's status: in flight or in the buffer; available. Ready to start: _OPEN alone
-_DROPS, _LOSES = -1, -2  # in place of the version of a client that will not report, or whose window will close first
-
-_BLOCK = 64  # clients counted together by the tree of those ready: one line of the cache holds their status
-_CUT, _FULL, _UNFINISHED, _UNDRAWN = range(4)
 _BUDGET = 1 << 18  # turns of the compiled loop between two looks at Ctrl-C: some hundredths of a second
 _DRAWS = 4096  # starts whose random numbers are drawn at once
-_NONE = -1
 _MOST_CLIENTS = 1 << 31
-
-_Heap = tuple[Floats, Ints, Ints]  # when, who, from which version: (concurrency,) each
-
-
-class _State(NamedTuple):
-    """What the compiled loop works on: settings first, then what changes. N clients."""
-
-    seconds: Floats  # (N,) how long each takes
-    begin: Floats  # (N,) when its first window opens, in [0, period); (0,) where all are always available
-    order: NDArray[np.int32]  # the clients by the beginning of their windows, like `begin`
-    length: float
-    period: float
-    concurrency: int
-    buffer: int
-    max_age: int  # negative: any
-    waves: bool
-    dropout: float
-
-    now: Floats  # (1,)
-    counts: Ints  # by the names above
-    status: NDArray[np.int8]  # (N,)
-    draws: NDArray[np.float32]  # (starts, 4) random numbers of the starts of portion counts[_DRAWN]
-    tree: NDArray[np.int32]  # a Fenwick tree over blocks of clients: how many are ready
-    due: Floats  # (concurrency,) a binary heap with the next two: when, ...
-    client: Ints  # ... who, ...
-    started: Ints  # ... and from which version (or _DROPS, _LOSES)
-    arrived: Ints  # (buffer,) who has reported, ...
-    arrived_version: Ints  # ... from which version
 
 
 class EventQueue:
@@ -113,8 +72,8 @@ class EventQueue:
         _check_waves(waves, max_age, buffer, concurrency)
         _check_windows_suffice(durations, length, 1 if waves else buffer)
         self._seed = Stream(seed).seed
-        _compile()
-        self._state = _State(
+        loop.compile_loop()
+        self._state = loop.State(
             seconds=durations,
             begin=begin,
             order=np.argsort(begin, kind="stable").astype(np.int32),
@@ -126,17 +85,17 @@ class EventQueue:
             waves=waves,
             dropout=_check_dropout(dropout),
             now=np.zeros(1),
-            counts=np.zeros(_DRAWN + 1, np.int64),
+            counts=np.zeros(loop.DRAWN + 1, np.int64),
             status=np.zeros(clients, np.int8),
             draws=np.zeros((concurrency if waves else _DRAWS, 4), np.float32),
-            tree=np.zeros(-(-clients // _BLOCK) + 1, np.int32),
+            tree=np.zeros(-(-clients // loop.BLOCK) + 1, np.int32),
             due=np.zeros(concurrency),
             client=np.zeros(concurrency, np.int64),
             started=np.zeros(concurrency, np.int64),
             arrived=np.zeros(buffer, np.int64),
             arrived_version=np.zeros(buffer, np.int64),
         )
-        _settle(self._state)
+        loop.settle(self._state)
 
     def advance(self, until: float = math.inf) -> bool:
         """Runs the clock until the buffer is full (True), or the next event would be later than `until` (False).
@@ -146,34 +105,34 @@ class EventQueue:
         """
         if not isinstance(until, (int, float)) or math.isnan(until):
             raise ValueError(f"until: must be a time in seconds, got {until!r}")
-        outcome = _UNFINISHED
-        while outcome in (_UNFINISHED, _UNDRAWN):
-            if outcome == _UNDRAWN:
+        outcome = loop.UNFINISHED
+        while outcome in (loop.UNFINISHED, loop.UNDRAWN):
+            if outcome == loop.UNDRAWN:
                 self._draw()
-            outcome = _run(self._state, float(until), _BUDGET)
-        return outcome == _FULL
+            outcome = loop.run(self._state, float(until), _BUDGET)
+        return outcome == loop.FULL
 
     def _draw(self) -> None:
         """Random numbers for the next portion of starts, which is a wave or a number of them by their number."""
         state = self._state
-        portion = int(state.counts[_WANTED])
+        portion = int(state.counts[loop.WANTED])
         drawn = uniform(state.draws.size, Stream(self._seed, Purpose.EVENTS, round=portion))
         state.draws[:] = drawn.numpy().reshape(-1, 4)
-        state.counts[_DRAWN] = portion
+        state.counts[loop.DRAWN] = portion
 
     def commit(self) -> None:
         """The server has taken a step: the version is one more, and the clients of the buffer are idle again.
 
         The buffer need not be full (the last step of a run), but something must have arrived.
         """
-        if not self._state.counts[_BUFFERED]:
+        if not self._state.counts[loop.BUFFERED]:
             raise RuntimeError("commit: no update has arrived since the last one, so there is no step to take")
-        _commit(self._state)
+        loop.commit(self._state)
 
     @property
     def arrived(self) -> tuple[Tensor, Tensor]:
         """Who is in the buffer, in order of arrival, and the versions that they started from: (n,) int64 each."""
-        n = int(self._state.counts[_BUFFERED])
+        n = int(self._state.counts[loop.BUFFERED])
         clients, versions = self._state.arrived[:n], self._state.arrived_version[:n]
         return torch.from_numpy(clients.copy()), torch.from_numpy(versions.copy())
 
@@ -197,50 +156,50 @@ class EventQueue:
     @property
     def version(self) -> int:
         """How many commits there have been."""
-        return int(self._state.counts[_VERSION])
+        return int(self._state.counts[loop.VERSION])
 
     @property
     def events(self) -> int:
         """How many participations have ended: accepted, stale, dropped or lost."""
-        return int(self._state.counts[_EVENTS])
+        return int(self._state.counts[loop.EVENTS])
 
     @property
     def starts(self) -> int:
         """How many participations have begun."""
-        return int(self._state.counts[_STARTS])
+        return int(self._state.counts[loop.STARTS])
 
     @property
     def dropped(self) -> int:
         """How many clients never reported."""
-        return int(self._state.counts[_DROPPED])
+        return int(self._state.counts[loop.DROPPED])
 
     @property
     def lost(self) -> int:
         """How many updates were lost because a window closed."""
-        return int(self._state.counts[_LOST])
+        return int(self._state.counts[loop.LOST])
 
     @property
     def stale(self) -> int:
         """How many updates were refused for their age."""
-        return int(self._state.counts[_STALE])
+        return int(self._state.counts[loop.STALE])
 
     @property
     def discarded(self) -> int:
         """How many clients were stopped because their wave had enough."""
-        return int(self._state.counts[_DISCARDED])
+        return int(self._state.counts[loop.DISCARDED])
 
     @property
     def in_flight(self) -> int:
         """How many clients are at work."""
-        return int(self._state.counts[_IN_FLIGHT])
+        return int(self._state.counts[loop.IN_FLIGHT])
 
     def tensors(self) -> dict[str, Tensor]:
         """The state, for a checkpoint: `now` (1,), `counts` (8,), those in flight and those in the buffer."""
         state = self._state
-        flying, waiting = self.in_flight, int(state.counts[_BUFFERED])
+        flying, waiting = self.in_flight, int(state.counts[loop.BUFFERED])
         arrays = {
             "now": state.now,
-            "counts": state.counts[:_SAVED],
+            "counts": state.counts[: loop.SAVED],
             "due": state.due[:flying],
             "client": state.client[:flying],
             "started": state.started[:flying],
@@ -254,11 +213,11 @@ class EventQueue:
         state = self._state
         held = _check_saved(tensors, state)
         state.now[:] = held["now"]
-        state.counts[:_SAVED] = held["counts"]
-        state.counts[_IN_FLIGHT], state.counts[_BUFFERED] = len(held["due"]), len(held["arrived"])
+        state.counts[: loop.SAVED] = held["counts"]
+        state.counts[loop.IN_FLIGHT], state.counts[loop.BUFFERED] = len(held["due"]), len(held["arrived"])
         for name in ("due", "client", "started", "arrived", "arrived_version"):
             getattr(state, name)[: len(held[name])] = held[name]
-        _settle(state)
+        loop.settle(state)
 
 
 # ---- checks ---------------------------------------------------------------------------------------------------------
@@ -336,7 +295,7 @@ _DTYPES = {
 }
 
 
-def _check_saved(tensors: Mapping[str, Tensor], state: _State) -> dict[str, NDArray[Any]]:
+def _check_saved(tensors: Mapping[str, Tensor], state: loop.State) -> dict[str, NDArray[Any]]:
     """The arrays of a checkpoint, if this queue can go on from them: the compiled loop trusts every index."""
     if set(tensors) != set(_DTYPES):
         raise ValueError(f"tensors: must be {', '.join(_DTYPES)}, got {', '.join(tensors) or 'none'}")
@@ -345,7 +304,7 @@ def _check_saved(tensors: Mapping[str, Tensor], state: _State) -> dict[str, NDAr
             raise ValueError(f"{name}: must be a vector of {dtype}, got {_kind(tensors[name])}")
     held = {name: tensor.detach().cpu().numpy() for name, tensor in tensors.items()}
     flying, waiting = len(held["due"]), len(held["arrived"])
-    for name, size in (("now", 1), ("counts", _SAVED), ("client", flying), ("started", flying)):
+    for name, size in (("now", 1), ("counts", loop.SAVED), ("client", flying), ("started", flying)):
         _check_size(name, held[name], size)
     _check_size("arrived_version", held["arrived_version"], waiting)
     if flying > state.concurrency or waiting > state.buffer:
@@ -369,297 +328,3 @@ def _check_size(name: str, array: NDArray[Any], size: int) -> None:
 
 def _kind(value: object) -> str:
     return f"{value.dtype} {tuple(value.shape)}" if isinstance(value, Tensor) else repr(value)
-
-
-# ---- the loop: plain functions, compiled by numba in their place ----------------------------------------------------
-
-
-def _run(q: _State, until: float, budget: int) -> int:
-    """Events until the buffer is full, the next would be later than `until`, or the budget of turns is spent."""
-    for _ in range(budget):
-        if _is_full(q):
-            return _FULL
-        if q.now[0] > until:
-            return _CUT
-        if q.counts[_IN_FLIGHT] > 0 and q.due[0] <= q.now[0]:
-            _end_first(q)
-            continue
-        if not _fill(q):
-            return _UNDRAWN
-        moment = _next_moment(q)
-        if moment > until:
-            return _CUT
-        q.now[0] = moment
-        _turn_windows(q)
-    return _UNFINISHED
-
-
-def _is_full(q: _State) -> bool:
-    buffered = q.counts[_BUFFERED]
-    return buffered >= q.buffer or (q.waves and buffered > 0 and q.counts[_IN_FLIGHT] == 0)
-
-
-def _end_first(q: _State) -> None:
-    """The first client of the heap ends: its update goes to the buffer, or nowhere."""
-    client, started = q.client[0], q.started[0]
-    _pop((q.due, q.client, q.started), q.counts[_IN_FLIGHT])
-    q.counts[_IN_FLIGHT] -= 1
-    q.counts[_EVENTS] += 1
-    if started == _DROPS:
-        q.counts[_DROPPED] += 1
-    elif started == _LOSES:
-        q.counts[_LOST] += 1
-    elif q.max_age >= 0 and q.counts[_VERSION] - started > q.max_age:
-        q.counts[_STALE] += 1
-    else:
-        place = q.counts[_BUFFERED]
-        q.arrived[place] = client
-        q.arrived_version[place] = started
-        q.counts[_BUFFERED] = place + 1
-        return  # it stays busy
-    _set_status(q, client, _BUSY, False)
-
-
-def _fill(q: _State) -> bool:
-    """Starts clients in all free slots while somebody is ready; False where random numbers must be drawn first."""
-    if q.waves:
-        return _fill_wave(q)
-    while q.counts[_IN_FLIGHT] < q.concurrency and q.counts[_READY] > 0:
-        number = q.counts[_STARTS]
-        if not _has_drawn(q, number // q.draws.shape[0]):
-            return False
-        _start(q, number % q.draws.shape[0])
-    return True
-
-
-def _fill_wave(q: _State) -> bool:
-    if q.counts[_IN_FLIGHT] > 0 or q.counts[_BUFFERED] > 0 or q.counts[_READY] == 0:
-        return True
-    if not _has_drawn(q, q.counts[_WAVES]):
-        return False
-    for place in range(min(q.concurrency, q.counts[_READY])):
-        _start(q, place)
-    q.counts[_WAVES] += 1
-    return True
-
-
-def _has_drawn(q: _State, portion: int) -> bool:
-    """Whether the random numbers of this portion of starts are there; they are wanted."""
-    q.counts[_WANTED] = portion
-    return q.counts[_DRAWN] == portion
-
-
-def _next_moment(q: _State) -> float:
-    """When the next client ends, or a window opens that a free slot waits for."""
-    flying = q.counts[_IN_FLIGHT]
-    moment = q.due[0] if flying > 0 else np.inf
-    waiting = (flying == 0 and q.counts[_BUFFERED] == 0) if q.waves else flying < q.concurrency
-    if waiting and q.begin.size > 0:
-        moment = min(moment, _opening(q, q.counts[_OPENED]))
-    return moment
-
-
-def _start(q: _State, place: int) -> None:
-    """Starts a client drawn uniformly among those ready; what will become of it is settled at once."""
-    rank = int(_fraction(q.draws[place, 0], q.draws[place, 1]) * q.counts[_READY])
-    client = _ready_client(q.status, q.tree, rank)
-    due = q.now[0] + q.seconds[client]
-    closing = _closing(q, client)
-    started = q.counts[_VERSION]
-    if closing < due:
-        due, started = closing, _LOSES
-    elif _fraction(q.draws[place, 2], q.draws[place, 3]) < q.dropout:
-        started = _DROPS
-    _set_status(q, client, _BUSY, True)
-    _push((q.due, q.client, q.started), q.counts[_IN_FLIGHT], due, client, started)
-    q.counts[_IN_FLIGHT] += 1
-    q.counts[_STARTS] += 1
-
-
-def _fraction(coarse: float, fine: float) -> float:
-    """A number in [0, 1) with 48 random bits, of two with 24: those alone would favour some of a million clients."""
-    return np.float64(coarse) + np.float64(fine) * 2.0**-24
-
-
-def _commit(q: _State) -> None:
-    for place in range(q.counts[_BUFFERED]):
-        _set_status(q, q.arrived[place], _BUSY, False)
-    q.counts[_BUFFERED] = 0
-    q.counts[_VERSION] += 1
-    if q.waves:
-        for place in range(q.counts[_IN_FLIGHT]):
-            _set_status(q, q.client[place], _BUSY, False)
-        q.counts[_DISCARDED] += q.counts[_IN_FLIGHT]
-        q.counts[_IN_FLIGHT] = 0
-
-
-def _settle(q: _State) -> None:
-    """Finds everybody's status at the time that it is, from who is in flight and in the buffer."""
-    clients = q.status.size
-    q.tree[:] = 0
-    q.status[:] = 0
-    q.counts[_READY] = 0
-    q.counts[_DRAWN] = _NONE
-    for place in range(q.counts[_IN_FLIGHT]):
-        q.status[q.client[place]] = _BUSY
-    for place in range(q.counts[_BUFFERED]):
-        q.status[q.arrived[place]] = _BUSY
-    if q.begin.size == 0:
-        for client in range(clients):
-            _set_status(q, client, _OPEN, True)
-        return
-    # Whatever is open now has opened in this period or the one before; one more for the rounding.
-    turn = (int(np.floor(q.now[0] / q.period)) - 2) * clients
-    q.counts[_OPENED] = turn
-    q.counts[_CLOSED] = turn
-    _turn_windows(q)
-
-
-# ---- who is ready: a count per block of clients, summed in a Fenwick tree -------------------------------------------
-
-
-def _set_status(q: _State, client: int, bit: int, on: bool) -> None:
-    before = q.status[client]
-    after = before | bit if on else before & ~bit
-    q.status[client] = after
-    change = int(after == _OPEN) - int(before == _OPEN)
-    if change != 0:
-        q.counts[_READY] += change
-        _add(q.tree, client // _BLOCK + 1, change)
-
-
-def _add(tree: NDArray[np.int32], node: int, change: int) -> None:
-    while node < tree.size:
-        tree[node] += change
-        node += node & -node
-
-
-def _ready_client(status: NDArray[np.int8], tree: NDArray[np.int32], rank: int) -> int:
-    """The client with exactly `rank` ready ones of smaller id."""
-    step = 1
-    while 2 * step < tree.size:
-        step *= 2
-    block = 0
-    while step > 0:
-        if block + step < tree.size and tree[block + step] <= rank:
-            block += step
-            rank -= tree[block]
-        step //= 2
-    client = block * _BLOCK
-    while rank > 0 or status[client] != _OPEN:
-        rank -= int(status[client] == _OPEN)
-        client += 1
-    return client
-
-
-# ---- windows: opening and closing one after another, in the order of their beginnings -------------------------------
-
-
-def _opening(q: _State, turn: int) -> float:
-    """When window number `turn` opens: the windows of a period are counted on from those of the period before."""
-    return q.begin[q.order[turn % q.order.size]] + (turn // q.order.size) * q.period
-
-
-def _turn_windows(q: _State) -> None:
-    """Opens and closes all windows up to now."""
-    clients = q.order.size
-    while clients > 0:
-        opening, closing = _opening(q, q.counts[_OPENED]), _opening(q, q.counts[_CLOSED]) + q.length
-        if min(opening, closing) > q.now[0]:
-            return
-        if closing <= opening:
-            _set_status(q, q.order[q.counts[_CLOSED] % clients], _OPEN, False)
-            q.counts[_CLOSED] += 1
-        else:
-            _set_status(q, q.order[q.counts[_OPENED] % clients], _OPEN, True)
-            q.counts[_OPENED] += 1
-
-
-def _closing(q: _State, client: int) -> float:
-    """When the window closes that is open now, the same number to the last bit as `_turn_windows` has."""
-    if q.begin.size == 0:
-        return np.inf
-    begin, now = q.begin[client], q.now[0]
-    period = np.floor((now - begin) / q.period)
-    if begin + (period + 1) * q.period <= now:  # the quotient was rounded
-        period += 1
-    if begin + period * q.period > now:
-        period -= 1
-    return begin + period * q.period + q.length
-
-
-# ---- those in flight: a binary heap by time, then client id ---------------------------------------------------------
-
-
-def _push(heap: _Heap, size: int, due: float, client: int, started: int) -> None:
-    times, clients, versions = heap
-    place = size
-    while place > 0:
-        parent = (place - 1) // 2
-        if not _before(due, client, times[parent], clients[parent]):
-            break
-        times[place], clients[place], versions[place] = times[parent], clients[parent], versions[parent]
-        place = parent
-    times[place], clients[place], versions[place] = due, client, started
-
-
-def _pop(heap: _Heap, size: int) -> None:
-    """Removes the first: the last one takes its place and sinks."""
-    times, clients, versions = heap
-    last = size - 1
-    due, client, started = times[last], clients[last], versions[last]
-    place = 0
-    while True:
-        child = 2 * place + 1
-        if child >= last:
-            break
-        if child + 1 < last and _before(times[child + 1], clients[child + 1], times[child], clients[child]):
-            child += 1
-        if not _before(times[child], clients[child], due, client):
-            break
-        times[place], clients[place], versions[place] = times[child], clients[child], versions[child]
-        place = child
-    times[place], clients[place], versions[place] = due, client, started
-
-
-def _before(due: float, client: int, other_due: float, other_client: int) -> bool:
-    return due < other_due or (due == other_due and client < other_client)
-
-
-# ---- compiling ------------------------------------------------------------------------------------------------------
-
-_DOORS: tuple[Callable[..., Any], ...] = (_run, _commit, _settle)
-_ROOMS: tuple[Callable[..., Any], ...] = (
-    _is_full, _end_first, _fill, _fill_wave, _has_drawn, _next_moment, _start, _fraction, _set_status, _add,
-    _ready_client, _opening, _turn_windows, _closing, _push, _pop, _before,
-)  # fmt: skip
-# Without numba's counting of references: counting those of every array at every call makes the loop three times slower.
-# Nothing is allocated in it, and the state outlives it.
-_OPTIONS: dict[str, Any] = {"error_model": "numpy", "nogil": True, "_nrt": False}
-# Only compiled code calls a room, and from few places: no door for Python to compile, and no copies of the state.
-_INSIDE: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True, "forceinline": True}
-_compiling = Lock()
-_compiled: dict[str, Any] = {}
-
-
-def _compile() -> None:
-    """Puts compiled functions in place of the plain ones, at the first queue: importing numba takes half a second."""
-    with _compiling:
-        if _compiled:
-            return
-        from numba import njit
-
-        rooms = {room.__name__: njit(**_OPTIONS, **_INSIDE)(room) for room in _ROOMS}
-        doors = {door.__name__: _kept_on_disk(door) for door in _DOORS}
-        globals().update(rooms, **doors)
-        _compiled.update(rooms, **doors)
-
-
-def _kept_on_disk(door: Callable[..., Any]) -> Any:
-    """Compiled once for all processes, until this file changes; anew in each where there is nowhere to write."""
-    from numba import njit
-
-    try:
-        return njit(cache=True, **_OPTIONS)(door)
-    except RuntimeError:
-        return njit(**_OPTIONS)(door)

@@ -25,12 +25,15 @@ from .train.split import Split
 
 class Exchange(Protocol):
     """Settings of an exchange: how many vectors besides the model it sends `down` to a client and `up` from it, and how
-    many a client has `kept` between its rounds. One whose works ask for a contrast also has a `split`
-    (train/split.py)."""
+    many a client has `kept` between its rounds."""
 
     down: int
     up: int
     kept: int
+
+    @property
+    def split(self) -> Split | None:
+        """Where the model must split (train/split.py), if its works ask for a contrast; None: it need not."""
 
     def check(self, client: Client, server: Server) -> None:
         """Refuses optimizers that have no use for it."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 from torch import nn
 
@@ -129,9 +129,18 @@ def fathom(
     gamma_epochs: float = 0.01,
     gamma_batch: float = 0.1,
     alpha: float = 0.5,
+    counting: Literal["floor", "ceil"] = "floor",
+    max_lr: float | None = None,
+    max_epochs: float | None = None,
+    max_batch: float | None = None,
+    cosine: Literal["before", "after"] = "before",
 ) -> Settings:
-    """FATHOM: FedAvg whose learning rate, epochs and batch size start here and follow hypergradients."""
-    tuner = tune.Fathom(gamma_lr=gamma_lr, gamma_epochs=gamma_epochs, gamma_batch=gamma_batch, alpha=alpha)
+    """FATHOM: FedAvg whose learning rate, epochs and batch size start here and follow hypergradients.
+
+    The authors' code rounds steps up (`counting` "ceil"), takes cosines after the step (`cosine` "after") and has
+    bounds: 0.5, 10 and 5096.
+    """
+    tuner = tune.Fathom(gamma_lr, gamma_epochs, gamma_batch, alpha, counting, max_lr, max_epochs, max_batch, cosine)
     return {**fedavg(client_lr), "epochs": epochs, "batch_size": batch_size, "tuner": tuner}
 
 
@@ -228,6 +237,10 @@ def _examples() -> dict[str, Settings]:
         "SCAFFOLD": scaffold(),
         "Delta-SGD": delta_sgd(),
         "FATHOM": fathom(lr),
+        "CC-FedAvg": client_centric("sgd", client_lr=lr, server_lr=1.0),
+        "CC-FedSGD": client_centric("sgd", client_lr=lr, server_lr=lr),
+        "CC-FedAdagrad": client_centric("adagrad", client_lr=lr, server_lr=lr),
+        "CC-FedAdam": client_centric("adam", client_lr=lr, server_lr=lr),
         "CC-FedAMS": client_centric("ams", client_lr=lr, server_lr=lr),
         "FedBuff": fedbuff(lr, 10),
         "FedAsync": fedasync(lr, 10),
@@ -237,6 +250,8 @@ def _examples() -> dict[str, Settings]:
         "DJA, Adam": joint("adam", "adam", sm3=False, transmit=True),
         "FedAda2, SM3-AdaGrad": joint(),
         "FedAda2, SM3-Adam": joint("adam", "adam"),
+        "DJA, SM3-AdaGrad": joint(transmit=True),
+        "DJA, SM3-Adam": joint("adam", "adam", transmit=True),
         "FedAvg, top 1% of the delta": {**fedavg(lr), "compression": compression.TopK(fraction=0.01)},
         "FedAvg, signs": {**fedavg(lr), "compression": compression.Sign()},
         "FedAvg, 8 bits": {**fedavg(lr), "compression": compression.Int8()},

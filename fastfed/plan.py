@@ -42,8 +42,9 @@ class RoundPlan:
     borders until that many examples have been seen. `clients` are the optimizers, `rule` (n,) int64 chooses one each,
     `lr` (n,) float64 replaces their learning rates. `age` (n,) int64 counts the server steps since the model that a
     client starts from (None: the newest for all). `scale` (n,) float64 multiplies the clients' deltas before they are
-    averaged (None: 1 for all). `server_lr` is the server's learning rate in this round. `columns` are further entries
-    of the round's row in the history.
+    averaged (None: 1 for all). `server_lr` is the server's learning rate in this round. `downloads` counts the clients
+    that were sent the model since the round before (None: those of the cohort), `late_uploads` the updates that came
+    too late to count. `columns` are further entries of the round's row in the history.
     """
 
     round: int
@@ -57,6 +58,8 @@ class RoundPlan:
     lr: Tensor | None = None
     age: Tensor | None = None
     scale: Tensor | None = None
+    downloads: int | None = None
+    late_uploads: int = 0
     columns: Mapping[str, Any] = field(default_factory=dict)
 
     def __len__(self) -> int:

@@ -83,6 +83,9 @@ class Privacy:
     (epsilon, `delta`); the run stops before the round that would take epsilon past `target_epsilon` (None: it goes on).
     `accountant` "rdp" (Renyi, quick) or "pld" (privacy loss distribution, tighter, a second or so per question).
     `adaptive` moves the bound from round to round, from `clip` on; `noise` covers both of its releases.
+
+    The guarantee is about the models (and bounds) of all rounds, not about a history's other columns: losses, norms and
+    numbers of clients are what the simulation itself sees.
     """
 
     clip: float | None
@@ -200,6 +203,12 @@ class Ledger:
             loose = self._renyi(rounds)[0]
             self._tight[rounds] = loose if rounds == 0 or loose == math.inf else self._by_losses(rounds, loose)
         return self._tight[rounds]
+
+    def allow(self, rounds: int) -> None:
+        """Refuses to go as far as that many rounds if it would take epsilon past the `target_epsilon`."""
+        target = self.privacy.target_epsilon
+        if target is not None and self.epsilon(rounds) > target:
+            raise RuntimeError(f"target_epsilon: {rounds} rounds would take epsilon past {target}")
 
     def order(self, rounds: int) -> float | None:
         """The Renyi order that `epsilon` is found at; None for "pld", without noise, and after no round."""

@@ -6,12 +6,15 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import Any, Protocol
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Column
 
 _SECONDS_BETWEEN_LINES = 10.0
+_WIDEST_BAR = 40
 
 
 class Display(Protocol):
@@ -38,11 +41,14 @@ class _Silent:
 
 
 class _Bar:
+    """Round, loss, the newest accuracy, speed and the time that is left; the bar has what room remains."""
+
     def __init__(self, done: int, total: int | None) -> None:
-        columns = (TextColumn("round"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[says]}"))
+        bar = BarColumn(bar_width=None, table_column=Column(max_width=_WIDEST_BAR))
+        columns = (TextColumn("round"), bar, MofNCompleteColumn(), TextColumn("{task.fields[says]}"))
         self._progress = Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True))
         self._task = self._progress.add_task("round", total=total, completed=done, says="")
-        self._best: dict[str, float] = {}
+        self._measured: dict[str, Any] = {}
 
     def __enter__(self) -> _Bar:
         self._progress.start()
@@ -52,9 +58,10 @@ class _Bar:
         self._progress.stop()
 
     def show(self, row: dict[str, Any]) -> None:
-        self._best |= {name: row[name] for name in row if name.startswith("test_")}
+        self._measured |= {name.removeprefix("test_"): row[name] for name in row if name.startswith("test_")}
+        self._measured["loss"] = row["train_loss"]
         speed = self._progress.tasks[self._task].speed
-        says = _numbers({**row, **self._best}) + (f"  {speed:.1f} rounds/s" if speed else "")
+        says = _numbers(self._measured, 3) + (f"  {speed:.3g} rounds/s" if speed else "")
         self._progress.update(self._task, completed=row["round"], says=says)
 
 
@@ -69,10 +76,16 @@ class _Lines:
             return
         self._said = now
         speed = (row["round"] - self._first) / (now - self._began)
-        of_all = "" if self._total is None else f"/{self._total}"
-        print(f"round {row['round']}{of_all}  {_numbers(row)}  {speed:.1f} rounds/s", file=sys.stderr, flush=True)
+        measured = {name: row[name] for name in row if name == "train_loss" or name.startswith("test_")}
+        says = f"{_numbers(measured, 4)}  {speed:.3g} rounds/s"
+        if self._total is None:
+            line = f"round {row['round']}  {says}"
+        else:
+            left = timedelta(seconds=round((self._total - row["round"]) / speed))
+            line = f"round {row['round']}/{self._total}  {says}  {left} left"
+        print(line, file=sys.stderr, flush=True)
 
 
-def _numbers(row: dict[str, Any]) -> str:
-    shown = [name for name in row if (name == "train_loss" or name.startswith("test_")) and row[name] is not None]
-    return "  ".join(f"{name.replace('_', ' ')} {row[name]:.4g}" for name in shown)
+def _numbers(measured: dict[str, Any], digits: int) -> str:
+    known = {name.replace("_", " "): value for name, value in measured.items() if value is not None}
+    return "  ".join(f"{name} {value:.{digits}g}" for name, value in known.items())

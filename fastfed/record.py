@@ -6,6 +6,7 @@ import json
 import math
 import os
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -27,13 +28,14 @@ class History:
 
     Every row has round (counted from 1), clients, examples, steps, train_loss, delta_norm, step_size and its _min and
     _max, counted (clients that are in the mean), skipped (clients refused), idle (clients without a step), changed
-    (whether the model moved), bytes_down and bytes_up (of the whole round), client_optimizer_bytes, server_lr and
-    seconds_<room>. Tuned runs add client_lr, epochs and batch_size as used in the round; private ones clip, noise_std
-    and the epsilon spent so far; asynchronous ones age_mean, age_max and ages ([age, number of updates] each); a
-    simulated clock adds clock (its seconds), and how many updates in all so far were dropped, lost (a window closed),
-    stale (older than max_age) and discarded (later than a wave wanted). Rows of evaluated rounds have test_loss and
-    test_accuracy, test_recall_at_5 or test_mse besides, and what was asked for per client. None stands for what is not
-    a finite number, or not there because no client counted.
+    (whether the model moved), bytes_down and bytes_up (of the whole round; on a simulated clock of all that was sent
+    since the round before, in vain or not), client_optimizer_bytes, server_lr and seconds_<room>. Tuned runs add
+    client_lr, epochs and batch_size as used in the round; private ones clip, noise_std and the epsilon spent so far;
+    asynchronous ones age_mean, age_max and ages ([age, number of updates] each); a simulated clock adds clock (its
+    seconds), and how many updates in all so far were dropped, lost (a window closed), stale (older than max_age) and
+    discarded (later than a wave wanted). Rows of evaluated rounds have test_loss and test_accuracy, test_recall_at_5 or
+    test_mse besides, and what was asked for per client. None stands for what is not a finite number, or not there
+    because no client counted.
     """
 
     rounds: list[Row] = field(default_factory=list)
@@ -158,3 +160,18 @@ class TensorBoard:
 
     def close(self) -> None:
         self._writer.close()
+
+
+@contextmanager
+def recorders(log: str | Path | None, tensorboard: str | Path | None, history: History) -> Iterator[list[Recorder]]:
+    """Those that were asked for, closed in the end."""
+    opened: list[Recorder] = []
+    try:
+        if log is not None:
+            opened.append(JsonLines(log, history))
+        if tensorboard is not None:
+            opened.append(TensorBoard(tensorboard, history))
+        yield opened
+    finally:
+        for recorder in opened:
+            recorder.close()

@@ -41,6 +41,8 @@ def check_privacy(settings: Mapping[str, Any], participation: Participation | No
         raise ValueError("delta_clip: with privacy, deltas are clipped to privacy's own bound")
     if settings["exchange"] is not None and settings["exchange"].up > 0:
         raise ValueError("exchange: sends more than the clipped delta, which the accounting does not cover")
+    if settings["tuner"] is not None:
+        raise ValueError("tuner: FATHOM goes by the clients' own cosines, which the accounting does not cover")
     if settings["compression"] is not None and settings["privacy"].adaptive is not None:
         raise ValueError("compression: adaptive clipping goes by the norms of uncompressed deltas")
     client = settings["client"]

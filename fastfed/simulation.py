@@ -24,7 +24,7 @@ from .clients import Blend, Client
 from .compressed_mean import CompressedMean
 from .compression import Compression, Compressor
 from .data import Federation
-from .evaluate import Evaluator, metric_of
+from .evaluate import Evaluator, evaluation_visit, metric_of
 from .exchange import Exchange
 from .losses import Loss
 from .packing import Packing
@@ -33,7 +33,7 @@ from .privacy import Ledger, Privacy
 from .private_mean import PrivateMean
 from .progress import display
 from .recipe import recipe_of
-from .record import ROOMS, History, JsonLines, Recorder, Row, TensorBoard, finite, reaches, training_columns
+from .record import ROOMS, History, Row, finite, reaches, recorders, training_columns
 from .resume import below, constants, describe, made_again, model_again, run_id, setting_json, settings_again
 from .schedules import Schedule
 from .servers import FedAvg, Server
@@ -115,7 +115,7 @@ class Simulation:
         self._run = run_id(self.settings, self.server.x)
         self._resumed = False
         self._between_rounds = True
-        self._optimizer_bytes = costs.optimizer_bytes(client, self.packing, exchange)
+        self._optimizer_bytes = costs.optimizer_bytes(client, self.packing, exchange, compression)
         self._evaluator: Evaluator | None = None
 
     # ---- the rooms --------------------------------------------------------------------------------------------------
@@ -204,6 +204,8 @@ class Simulation:
 
     def step(self) -> Row:
         """Runs one round; its row of the history, not evaluated."""
+        if self.ledger is not None:
+            self.ledger.allow(self.round + 1)
         row = self._step(math.inf)
         assert row is not None
         return row
@@ -271,6 +273,7 @@ class Simulation:
             policy=self.aggregator.policy(plan, visit.offsets.diff()),
             keep_deltas=self.aggregator.keeps_deltas or companion_keeps,
             measure_cosine=self.tuner.measures_cosine,
+            cosine_includes_step=self.tuner.cosine_includes_step,
             examples=None if visit.examples is self.fed.examples else visit.examples,
             **extras,
         )
@@ -293,7 +296,9 @@ class Simulation:
     def _row(self, plan: RoundPlan, outcome: Outcome | None, aggregate: Aggregate, changed: bool, tuned: Tuning) -> Row:
         row: Row = {"round": plan.round + 1, **training_columns(outcome, aggregate)}
         row |= {"changed": changed, "server_lr": plan.server_lr}
-        row |= {name: each * len(plan) for name, each in self._bytes.items()}
+        downloads = len(plan) if plan.downloads is None else plan.downloads
+        row["bytes_down"] = self._bytes["bytes_down"] * downloads
+        row["bytes_up"] = self._bytes["bytes_up"] * (len(plan) + plan.late_uploads)
         row["client_optimizer_bytes"] = self._optimizer_bytes
         if tuned != Tuning():
             row |= {"client_lr": tuned.lr, "epochs": tuned.epochs, "batch_size": tuned.batch_size}
@@ -309,6 +314,7 @@ class Simulation:
         *,
         until: int | None = None,
         until_clock: float | None = None,
+        flush: bool = False,
         evaluate_every: int = 10,
         per_client: bool = False,
         target: Mapping[str, float] | None = None,
@@ -322,8 +328,8 @@ class Simulation:
         """Runs `rounds` more rounds, or on `until` that many have been run in all. The history of the whole run.
 
         On a simulated clock, `until_clock` ends the run after that many simulated seconds, perhaps in the middle of a
-        round, which the next run goes on with; `rounds` may then be left out. A run with a `target_epsilon` of privacy
-        ends before the round that would exceed it.
+        round, which the next run goes on with, or which `flush` completes with the updates that are there; `rounds` may
+        then be left out. A run with a `target_epsilon` of privacy ends before the round that would exceed it.
 
         The test set is evaluated after every `evaluate_every`-th round and after the last (0: never), with
         `per_client` also the spread over clients. `target`, such as ``{"test_accuracy": 0.86}``, ends the run once it
@@ -332,6 +338,8 @@ class Simulation:
         `progress` False silences the bar (on a terminal) or the lines (elsewhere).
         """
         end = self._end_of_run(rounds, until, until_clock)
+        if flush and until_clock is None:
+            raise ValueError("flush: only a run that ends by until_clock may leave a partly filled buffer")
         horizon = math.inf if until_clock is None else until_clock
         for name, value in (("evaluate_every", evaluate_every), ("checkpoint_every", checkpoint_every), ("keep", keep)):
             if isinstance(value, bool) or not isinstance(value, int) or value < (0 if name == "evaluate_every" else 1):
@@ -341,22 +349,26 @@ class Simulation:
             checkpoints.claim(checkpoint, self._run, self.round, self._resumed)
         self._evaluate_if_missed(evaluate_every, per_client, end)
         known = None if end == _MOST_ROUNDS else end
-        with _recorders(log, tensorboard, self.history) as recorders, display(progress, self.round, known) as shown:
+        with recorders(log, tensorboard, self.history) as writers, display(progress, self.round, known) as shown:
             try:
                 while self.round < end and not self._has_reached(target):
                     row = self._step(horizon)
-                    if row is None:
-                        if checkpoint:
+                    time_is_up = row is None
+                    row = self.flush() if time_is_up and flush else row
+                    if row is not None:
+                        ends = time_is_up or self._ends_with_this_round(end, horizon, flush)
+                        if evaluate_every and (self.round % evaluate_every == 0 or ends):
+                            self._evaluate_into(row, per_client)
+                        for writer in writers:
+                            writer.write(row)
+                        shown.show(row)
+                        ends = ends or self._has_reached(target)
+                        if checkpoint and (ends or self.round % checkpoint_every == 0 or self._is_best(row)):
                             self.save(checkpoint, keep=keep)
-                        break
-                    if evaluate_every and (self.round % evaluate_every == 0 or self.round == end):
-                        self._evaluate_into(row, per_client)
-                    for recorder in recorders:
-                        recorder.write(row)
-                    shown.show(row)
-                    ends = self.round == end or self._has_reached(target)
-                    if checkpoint and (ends or self.round % checkpoint_every == 0 or self._is_best(row)):
+                    elif checkpoint:
                         self.save(checkpoint, keep=keep)
+                    if time_is_up:
+                        break
             except BaseException:  # Ctrl-C above all, but nothing that was trained should be lost to any error
                 if checkpoint and self._between_rounds:
                     self.save(checkpoint, keep=keep)
@@ -378,6 +390,14 @@ class Simulation:
         if self.ledger is None or target is None:
             return end
         return min(end, max(self.round, self.ledger.rounds_within(target)))
+
+    def _ends_with_this_round(self, end: int, horizon: float, flush: bool) -> bool:
+        """Whether no other round is complete by the `end`, or by the `horizon` of the simulated clock."""
+        if self.round == end or horizon == math.inf or not isinstance(self.planner, EventPlanner):
+            return self.round == end
+        if self.planner.plan(self.round, self.tuning, horizon) is not None:
+            return False
+        return not (flush and len(self.planner.arrived(self.round, self.tuning)))
 
     def _check_target(self, target: Mapping[str, float] | None, evaluate_every: int, per_client: bool) -> None:
         """A target is one that this run can measure."""
@@ -427,7 +447,7 @@ class Simulation:
             metrics = self._evaluator.evaluate(self.params, self.fed.test)
             found |= {f"test_{name}": value for name, value in metrics.items()}
         if per_client:
-            visit = _evaluation_visit(self.fed)
+            visit = evaluation_visit(self.fed)
             metrics = self._evaluator.per_client(self.params, visit)
             found |= {f"client_{name}": value for name, value in metrics.items()}
         if not found:
@@ -558,20 +578,6 @@ def _uninterrupted() -> Iterator[None]:
         before(*waiting[0])
 
 
-@contextmanager
-def _recorders(log: str | Path | None, tensorboard: str | Path | None, history: History) -> Iterator[list[Recorder]]:
-    recorders: list[Recorder] = []
-    try:
-        if log is not None:
-            recorders.append(JsonLines(log, history))
-        if tensorboard is not None:
-            recorders.append(TensorBoard(tensorboard, history))
-        yield recorders
-    finally:
-        for recorder in recorders:
-            recorder.close()
-
-
 _MOST_ROUNDS = 1 << 31
 
 
@@ -582,14 +588,3 @@ def _end_of_run(done: int, rounds: int | None, until: int | None) -> int:
     if isinstance(wanted, bool) or not isinstance(wanted, int) or wanted < 0:
         raise ValueError(f"rounds: must be a whole number >= 0, got {wanted!r}")
     return done + wanted if until is None else wanted
-
-
-_EVALUATED_CLIENTS = 1000
-
-
-def _evaluation_visit(fed: Federation) -> Any:
-    """The clients that `evaluate` asks, and their test examples, else their training examples."""
-    some = torch.arange(len(fed))[:: -(-len(fed) // _EVALUATED_CLIENTS)]
-    tests = getattr(fed, "visit_tests", None)
-    found = None if tests is None else tests(some)
-    return fed.visit(some) if found is None else found

@@ -16,7 +16,8 @@ from .servers import Server
 class PastModels:
     """Past global models by version (the number of server steps before them), rows of one buffer.
 
-    A row is used again once nobody needs its model: the buffer holds no more models than were ever needed at once.
+    A row is used again once nobody needs its model, so the buffer has at most twice the rows that were ever needed at
+    once: it grows by doubling.
     """
 
     def __init__(self, like: Tensor) -> None:

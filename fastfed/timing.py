@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
 import torch
@@ -227,6 +227,7 @@ class EventPlanner:
 
     def __init__(self, orders: Orders, queue: EventQueue, staleness: float, stops_the_late: bool = False) -> None:
         self.orders, self.queue, self.staleness, self.stops_the_late = orders, queue, staleness, stops_the_late
+        self._accounted = (0, 0)  # starts and stale updates of the rounds so far, whose bytes have been counted
 
     def plan(self, round: int, tuning: Tuning, until: float = math.inf) -> RoundPlan | None:
         return self.arrived(round, tuning) if self.queue.advance(until) else None
@@ -246,16 +247,21 @@ class EventPlanner:
             "stale": queue.stale,
             "discarded": queue.discarded + (queue.in_flight if self.stops_the_late else 0),
         }
-        return self.orders.plan(round, cohort, tuning, age=age, scale=scale, columns=columns)
+        plan = self.orders.plan(round, cohort, tuning, age=age, scale=scale, columns=columns)
+        starts, stale = self._accounted
+        return replace(plan, downloads=queue.starts - starts, late_uploads=queue.stale - stale)
 
     def commit(self) -> None:
         self.queue.commit()
+        self._accounted = (self.queue.starts, self.queue.stale)
 
     def versions(self) -> Sequence[int] | None:
         return [version for version in self.queue.versions_in_use().tolist() if version < self.queue.version]
 
     def tensors(self) -> dict[str, Tensor]:
-        return self.queue.tensors()
+        return {**self.queue.tensors(), "accounted": torch.tensor(self._accounted)}
 
     def load(self, tensors: dict[str, Tensor]) -> None:
-        self.queue.load(tensors)
+        self.queue.load({name: tensor for name, tensor in tensors.items() if name != "accounted"})
+        starts, stale = tensors["accounted"].tolist()
+        self._accounted = (starts, stale)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -20,9 +20,10 @@ from .train import Outcome
 
 class Tuner(Protocol):
     """Adjusts the next plan. `state` and `load` carry what it remembers through a checkpoint. `measures_cosine`: it
-    goes by the clients' `min_cosine`."""
+    goes by the clients' `min_cosine`, to whose sums the step's own gradient belongs where `cosine_includes_step`."""
 
     measures_cosine: bool
+    cosine_includes_step: bool
 
     def tune(self, plan: RoundPlan, outcome: Outcome, aggregate: Aggregate) -> Tuning: ...
 
@@ -35,6 +36,7 @@ class Untuned:
     """Leaves every setting as it is."""
 
     measures_cosine = False
+    cosine_includes_step = False
 
     def tune(self, plan: RoundPlan, outcome: Outcome, aggregate: Aggregate) -> Tuning:
         return Tuning()
@@ -54,7 +56,8 @@ class Fathom:
     (H + G)) and B by exp(gamma_batch * G): H is how far the round's delta opposes the smoothed one before it, G how far
     the clients' gradients oppose those of their earlier steps. Clients take max(1, floor(n * E / B)) steps, with
     `counting` "ceil" (the authors' code) rounded up. `max_lr`, `max_epochs` and `max_batch` are bounds; none by
-    default (the authors' code: 0.5, 10 and 5096).
+    default (the authors' code: 0.5, 10 and 5096). `cosine` "after" compares a gradient with the client's whole move,
+    its own step included (the authors' code); the paper's "before" leaves that step out.
     """
 
     gamma_lr: float = 0.01
@@ -65,6 +68,7 @@ class Fathom:
     max_lr: float | None = None
     max_epochs: float | None = None
     max_batch: float | None = None
+    cosine: Literal["before", "after"] = "before"
 
     def __post_init__(self) -> None:
         for name in ("gamma_lr", "gamma_epochs", "gamma_batch"):
@@ -75,6 +79,8 @@ class Fathom:
             raise ValueError(f"alpha: must be in [0, 1), got {self.alpha!r}")
         if self.counting not in ("floor", "ceil"):
             raise ValueError(f"counting: must be 'floor' or 'ceil', got {self.counting!r}")
+        if self.cosine not in ("before", "after"):
+            raise ValueError(f"cosine: must be 'before' or 'after', got {self.cosine!r}")
         for name in ("max_lr", "max_epochs", "max_batch"):
             bound = getattr(self, name)
             if bound is not None and not 0 < bound < math.inf:
@@ -96,6 +102,7 @@ class _Hypergradients:
 
     def __init__(self, settings: Fathom, smoothed: Tensor, start: tuple[float, float, float]) -> None:
         self.settings, self.smoothed, self.current = settings, smoothed, start
+        self.cosine_includes_step = settings.cosine == "after"
 
     def tune(self, plan: RoundPlan, outcome: Outcome, aggregate: Aggregate) -> Tuning:
         (lr, epochs, batch_size), by = self.current, self.settings

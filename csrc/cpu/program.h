@@ -74,7 +74,7 @@ struct Round {
   const double* weights;  // one each
   bool normalise;         // weights are divided by the sum over the clients that count
   double clip;            // 0: none
-  bool divide_by_steps, measure_cosine;
+  bool divide_by_steps, measure_cosine, cosine_includes_step;
   int threads;
   std::function<bool()> interrupted;  // asked by the calling thread, between batches
 

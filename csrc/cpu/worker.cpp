@@ -389,16 +389,18 @@ double Worker::learning_rate(const Optimizer& o, Size step) const {
   return o.warmup ? lr * std::min(1.0, double(step + 1) / double(o.warmup)) : lr;
 }
 
-// FATHOM's min over local steps K >= 1 of cos(sum_{k<K} g_k, g_K), on gradients as they come.
+// FATHOM's min over local steps K >= 1 of cos(sum_{k<K} g_k, g_K), on gradients as they come; the sum goes to k = K
+// where the round says so.
 void Worker::measure_cosine(Size step) {
   const Size d = program_.d();
   float* sum = state_[kGradientSum].data();
   if (step == 0) return copy(grads_.data(), d, sum);
+  if (round_->cosine_includes_step) add_to(d, grads_.data(), sum);
   const double product = inner(d, sum, grads_.data());
   const double lengths = std::sqrt(inner(d, sum, sum)) * std::sqrt(inner(d, grads_.data(), grads_.data()));
   const double cosine = lengths > 0 ? product / lengths : 0.0;
   min_cosine_ = std::isnan(min_cosine_) ? cosine : std::min(min_cosine_, cosine);
-  add_to(d, grads_.data(), sum);
+  if (!round_->cosine_includes_step) add_to(d, grads_.data(), sum);
 }
 
 const float* Worker::correction_of() const {

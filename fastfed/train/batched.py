@@ -112,7 +112,7 @@ class _Chunk:
         self.grad = torch.zeros_like(self.x)
         self.optimizer = LocalOptimizer(optimizer, self.x, self._surroundings(optimizer))
         self.before = self.x.clone() if self.optimizer.same_batch else None
-        self.cosine = LeastCosine(self.x) if work.measure_cosine else None
+        self.cosine = LeastCosine(self.x, work.cosine_includes_step) if work.measure_cosine else None
         self.anchors = None if work.contrast is None else _Anchors(model, examples, work, clients, self.start)
 
     def _surroundings(self, optimizer: Client) -> Surroundings:

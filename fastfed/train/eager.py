@@ -182,7 +182,7 @@ class _Client:
         self.optimizer = LocalOptimizer(work.optimizer_of(position), self.here.x, self._surroundings(model))
         same_batch = self.optimizer.same_batch
         self.before = _Point(model, loss, constants, self.start.clone()) if same_batch else None
-        self.cosine = LeastCosine(self.start) if work.measure_cosine else None
+        self.cosine = LeastCosine(self.start, work.cosine_includes_step) if work.measure_cosine else None
         self.anchors = None if work.contrast is None else _Anchors(model, work, position, examples, self.start)
 
     def _surroundings(self, model: LocalModel) -> Surroundings:

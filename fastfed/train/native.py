@@ -119,6 +119,7 @@ class Native:
             "clip": policy.clip or 0.0,
             "divide_by_steps": policy.divide_by_steps,
             "measure_cosine": work.measure_cosine,
+            "cosine_includes_step": work.cosine_includes_step,
             "threads": self.threads,
         }
 

@@ -44,7 +44,8 @@ class RoundWork:
     are added to gradients (SCAFFOLD's c - c_i); `preconditioner` (d,) starts second moments (a server's v); `contrast`
     adds MOON's term to the loss, in everything that is said of losses and gradients.
     `examples` is a store of this round's own, in the form of the executor's, for data that is made when visited.
-    `keep_deltas` also returns every D_i; `measure_cosine` fills the scalar `min_cosine`.
+    `keep_deltas` also returns every D_i; `measure_cosine` fills the scalar `min_cosine`, the least cosine of a local
+    step's gradient with the sum of those before it, itself included where `cosine_includes_step`.
     """
 
     start: Tensor
@@ -66,6 +67,7 @@ class RoundWork:
     policy: DeltaPolicy = field(default_factory=DeltaPolicy)
     keep_deltas: bool = False
     measure_cosine: bool = False
+    cosine_includes_step: bool = False
     examples: Examples | None = None
 
     def __post_init__(self) -> None:

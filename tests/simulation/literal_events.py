@@ -26,13 +26,14 @@ class Flight(NamedTuple):
 
 class Filled(NamedTuple):
     """A server step: its clock, the (client, age) of its updates, and the versions of those at work after it, whose
-    updates will not be too old; what was refused for its age so far, and told to stop."""
+    updates will not be too old; how many were refused for their age, told to stop, and started so far."""
 
     clock: float
     updates: list[tuple[int, int]]
     at_work: set[int]
     stale: int
     discarded: int
+    started: int
 
 
 @dataclass
@@ -53,6 +54,7 @@ class Loop:
     version: int = 0
     stale: int = 0
     discarded: int = 0
+    started: int = 0
     flying: list[Flight] = field(default_factory=list)
     waiting: list[tuple[int, int]] = field(default_factory=list)
 
@@ -83,6 +85,7 @@ class Loop:
         assert set(started) <= set(idle)
         self.flying += [Flight(self.now + self.seconds[client], client, self.version) for client in started]
         self.flying.sort()
+        self.started += len(started)
 
     def commit(self) -> Filled:
         """The server steps with what waits."""
@@ -93,7 +96,7 @@ class Loop:
             self.flying = []
         oldest = 0 if self.max_age is None else self.version - self.max_age
         at_work = {flight.version for flight in self.flying if flight.version >= oldest}
-        return Filled(self.now, updates, at_work, self.stale, self.discarded)
+        return Filled(self.now, updates, at_work, self.stale, self.discarded, self.started)
 
 
 def everyone_idle(now: float, idle: list[int], places: int) -> list[int]:

@@ -27,6 +27,7 @@ class Fathom:
     rounding: Callable[[float], int] = math.floor
     bounds: tuple[float, float, float] = (math.inf, math.inf, math.inf)
     weights: str = "examples"
+    after: bool = False  # cosines with the step's own gradient in the sum
     least: list[float] = field(default_factory=list)  # every client's least cosine, for those who want to look
 
     def run(
@@ -51,7 +52,7 @@ class Fathom:
                 raw = {i: len(clients.examples[i][1]) if self.weights == "examples" else 1 for i in trained}
                 p = {i: weight / sum(raw.values()) for i, weight in raw.items()}
                 delta = np.sum([p[i] * trained[i].delta for i in trained], axis=0, dtype=x.dtype)
-                least = {i: least_cosine(trained[i].gradients) for i in trained}
+                least = {i: least_cosine(trained[i].gradients, self.after) for i in trained}
                 self.least += least.values()
                 opposes = -cosine(delta, smoothed)
                 drifts = -self.lr * sum(p[i] * least[i] for i in trained)
@@ -76,7 +77,8 @@ def cosine(a: Array, b: Array) -> float:
     return float(np.sum(a.astype(np.float64) * b.astype(np.float64))) / (norm(a) * norm(b))
 
 
-def least_cosine(gradients: list[Array]) -> float:
-    """min over K >= 1 of cos(g_0 + ... + g_{K-1}, g_K); a single gradient has nothing before it: 0."""
-    found = [cosine(np.sum(gradients[:k], axis=0), gradients[k]) for k in range(1, len(gradients))]
+def least_cosine(gradients: list[Array], after: bool = False) -> float:
+    """min over K >= 1 of cos(g_0 + ... + g_{K-1}, g_K), `after` the step with g_K in the sum; a single gradient has
+    nothing before it: 0."""
+    found = [cosine(np.sum(gradients[: k + after], axis=0), gradients[k]) for k in range(1, len(gradients))]
     return min(found, default=0.0)

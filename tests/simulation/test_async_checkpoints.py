@@ -46,6 +46,21 @@ RUNS: dict[str, dict[str, Any]] = {
         "privacy": PRIVATE,
     },
     "top k": {"client": ff.clients.SGD(lr=0.1), "cohort": 5, "compression": ff.compression.TopK(fraction=0.2)},
+    "FedBuff, blended, 8 bits": {
+        **ff.methods.fedbuff(0.1, 6, 3, staleness=0.5, max_age=2, fleet=FLEET),
+        "client": ff.clients.Blend(
+            [ff.clients.Part(ff.clients.SGD(lr=0.1), weight=0.5), ff.clients.Part(ff.clients.SM3(lr=0.1, delay=2))]
+        ),
+        "compression": ff.compression.Int8(),
+    },
+    "FedBuff, MOON": {
+        **ff.methods.fedbuff(0.1, 6, 4, max_age=3, fleet=FLEET),
+        "exchange": ff.exchange.PreviousModels(mu=1.0),
+    },
+    "client-centric, signs": {
+        **ff.methods.client_centric("adam", client_lr=0.1, server_lr=0.05, buffer=4),
+        "compression": ff.compression.Sign(),
+    },
     "8 bits, private": {
         "client": ff.clients.SGD(lr=0.1),
         "cohort": ff.plan.Poisson(0.4),
@@ -94,7 +109,7 @@ def test_threads_change_nothing(name: str) -> None:
         assert_equal_ends(other, runs[0])
 
 
-@pytest.mark.parametrize("name", ["FedBuff", "FedBuff, any age", "waves"])
+@pytest.mark.parametrize("name", ["FedBuff", "FedBuff, any age", "waves", "FedBuff, blended, 8 bits", "FedBuff, MOON"])
 def test_a_checkpoint_between_two_events_of_a_round_resumes_to_the_same_bits(name: str, tmp_path: Path) -> None:
     """The clock stops now and then with the buffer half full; every stop is saved, and resumed from."""
     whole = simulation(name)
@@ -176,6 +191,17 @@ def test_a_private_run_stops_before_its_budget_is_spent(tmp_path: Path) -> None:
     assert sim.ledger.epsilon(len(history) + 1) > 6.0
     again = ff.Simulation.resume(tmp_path, fed=small_federation())
     assert len(again.run(10, evaluate_every=0, progress=False)) == len(history)
+    with pytest.raises(RuntimeError, match=f"target_epsilon: {len(history) + 1} rounds would take epsilon past 6.0"):
+        again.step()
+    assert len(again.history) == len(history)
+
+
+def test_rows_tell_the_epsilon_spent_so_far() -> None:
+    """Of the round itself included, whoever came."""
+    sim = simulation("8 bits, private")
+    history = sim.run(4, evaluate_every=0, progress=False)
+    ledger = ff.privacy.Ledger(RUNS["8 bits, private"]["privacy"], 0.4)
+    assert history.column("epsilon") == [ledger.epsilon(rounds) for rounds in (1, 2, 3, 4)]
 
 
 def test_ages_and_clock_are_told() -> None:

@@ -1,4 +1,4 @@
-"""The clock of asynchronous rounds against a literal model of it; cuts, checkpoints, chances, bad input."""
+"""The clock of asynchronous rounds against a literal model of it; cuts, checkpoints, bad input."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ import math
 import os
 import subprocess
 import sys
-from functools import lru_cache
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,180 +17,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load as from_bytes
 from safetensors.torch import save as to_bytes
-from scipy import stats
-from torch import Tensor
-from typer.testing import CliRunner
 
-from fastfed import events
+from fastfed import event_loop
 from fastfed.events import EventQueue
-from fastfed.kernels import Stream, uniform
-from fastfed.purposes import Purpose
 
-Settings = dict[str, Any]
+from .literal_clock import SOME, SPEEDS, Literal, Settings, course, doubles, seen, windows
 
-
-def doubles(*numbers: float) -> Tensor:
-    return torch.tensor(numbers, dtype=torch.float64)
-
-
-def windows(begins: list[float], length: float, period: float) -> tuple[Tensor, float, float]:
-    return doubles(*begins), length, period
-
-
-# ---- the literal model ----------------------------------------------------------------------------------------------
-
-
-@lru_cache
-def draws_of(seed: int, portion: int, starts: int) -> list[float]:
-    """Four random numbers for each start."""
-    return uniform(4 * starts, Stream(seed, Purpose.EVENTS, round=portion)).tolist()
-
-
-class Literal:
-    """The rules in plain words: sets, sorted lists, and a look at everybody at every moment."""
-
-    def __init__(
-        self,
-        seconds: Tensor,
-        *,
-        concurrency: int,
-        buffer: int,
-        seed: int,
-        max_age: int | None = None,
-        waves: bool = False,
-        dropout: float = 0.0,
-        windows: tuple[Tensor, float, float] | None = None,
-    ) -> None:
-        self.seconds = seconds.tolist()
-        self.concurrency, self.buffer, self.seed = concurrency, buffer, seed
-        self.max_age = math.inf if max_age is None else max_age
-        self.in_waves, self.dropout = waves, dropout
-        self.begins, self.length, self.period = (
-            ([], 0.0, 0.0) if windows is None else (windows[0].tolist(), *windows[1:])
-        )
-        self.now = 0.0
-        self.version = self.events = self.starts = self.waves = 0
-        self.dropped = self.lost = self.stale = self.discarded = 0
-        self.flying: list[tuple[float, int, int, str]] = []  # when, who, from which version, and how it ends
-        self.waiting: list[tuple[int, int]] = []  # who, from which version
-        self.moments: list[float] = []
-
-    def advance(self, until: float = math.inf) -> bool:
-        while not self.is_full():
-            due = sorted(one for one in self.flying if one[0] <= self.now)
-            if self.now > until:
-                return False
-            if due:
-                self.end(due[0])
-                continue
-            self.fill()
-            moment = min([when for when, *_ in self.flying] + self.openings_worth_waiting_for())
-            if moment > until:
-                return False
-            self.now = moment
-            self.moments.append(moment)
-        return True
-
-    def is_full(self) -> bool:
-        over = self.in_waves and bool(self.waiting) and not self.flying
-        return len(self.waiting) >= self.buffer or over
-
-    def end(self, one: tuple[float, int, int, str]) -> None:
-        self.flying.remove(one)
-        _, client, version, fate = one
-        self.events += 1
-        if fate == "dropped":
-            self.dropped += 1
-        elif fate == "lost":
-            self.lost += 1
-        elif self.version - version > self.max_age:
-            self.stale += 1
-        else:
-            self.waiting.append((client, version))
-
-    def fill(self) -> None:
-        if not self.in_waves:
-            while len(self.flying) < self.concurrency and self.ready():
-                self.start(*divmod(self.starts, 4096), of=4096)
-        elif not self.flying and not self.waiting and self.ready():
-            for place in range(min(self.concurrency, len(self.ready()))):
-                self.start(self.waves, place, of=self.concurrency)
-            self.waves += 1
-
-    def start(self, portion: int, place: int, of: int) -> None:
-        drawn = draws_of(self.seed, portion, of)[4 * place :][:4]
-        ready = self.ready()
-        client = ready[int((drawn[0] + drawn[1] / 2**24) * len(ready))]
-        when, fate = self.now + self.seconds[client], "reported"
-        if drawn[2] + drawn[3] / 2**24 < self.dropout:
-            fate = "dropped"
-        closing = self.closing(client)
-        if closing is not None and closing < when:
-            when, fate = closing, "lost"
-        self.flying.append((when, client, self.version, fate))
-        self.starts += 1
-
-    def ready(self) -> list[int]:
-        busy = {client for _, client, _, _ in self.flying} | {client for client, _ in self.waiting}
-        return [
-            c for c in range(len(self.seconds)) if c not in busy and (not self.begins or self.closing(c) is not None)
-        ]
-
-    def openings(self, client: int) -> list[float]:
-        period = int(self.now / self.period)
-        return [self.begins[client] + k * self.period for k in range(period - 2, period + 3)]
-
-    def closing(self, client: int) -> float | None:
-        """When the window closes that is open now, if one is."""
-        if not self.begins:
-            return None
-        open_now = [opening for opening in self.openings(client) if opening <= self.now < opening + self.length]
-        return open_now[0] + self.length if open_now else None
-
-    def openings_worth_waiting_for(self) -> list[float]:
-        waits = not self.flying and not self.waiting if self.in_waves else len(self.flying) < self.concurrency
-        if not self.begins or not waits:
-            return []
-        return [opening for c in range(len(self.seconds)) for opening in self.openings(c) if opening > self.now]
-
-    def commit(self) -> None:
-        self.waiting = []
-        self.version += 1
-        if self.in_waves:
-            self.discarded += len(self.flying)
-            self.flying = []
-
-    @property
-    def in_flight(self) -> int:
-        return len(self.flying)
-
-    @property
-    def arrived(self) -> tuple[Tensor, Tensor]:
-        pairs = torch.tensor(self.waiting, dtype=torch.int64).view(-1, 2)
-        return pairs[:, 0], pairs[:, 1]
-
-    def versions_in_use(self) -> Tensor:
-        """Of those who will report and be accepted, if nothing else happens until then."""
-        flying = {v for *_, v, fate in self.flying if fate == "reported" and self.version - v <= self.max_age}
-        return torch.tensor(sorted(flying | {version for _, version in self.waiting} | {self.version}))
-
-
-COUNTS = ("now", "version", "events", "starts", "dropped", "lost", "stale", "discarded", "in_flight")
-
-
-def seen(queue: EventQueue | Literal) -> dict[str, Any]:
-    """Everything that a queue shows."""
-    shown = {name: getattr(queue, name) for name in COUNTS}
-    clients, versions = queue.arrived
-    return shown | {
-        "arrived": clients.tolist(),
-        "versions": versions.tolist(),
-        "in_use": queue.versions_in_use().tolist(),
-    }
-
-
-SPEEDS = doubles(3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8)
-SOME = doubles(*(0.1 + 1.7 * (i * 7 % 11) for i in range(23)))
 HALF = windows([0, 7, 3, 9.5, 0, 1, 2, 5, 5, 5, 8, 4], 5.0, 10.0)
 CASES: dict[str, Settings] = {
     "plain": {"seconds": SOME, "concurrency": 7, "buffer": 3},
@@ -351,7 +181,7 @@ def test_a_time_that_has_passed_lets_nothing_happen() -> None:
 
 def test_the_window_that_is_open_is_found_whatever_the_rounding() -> None:
     """At the moment of an opening, and at the last one before it, where quotients of floats may lie."""
-    closing = getattr(events._closing, "py_func", events._closing)
+    closing = getattr(event_loop._closing, "py_func", event_loop._closing)
     off = 0
     for period in (0.1, 0.3, 86400.1):
         for begin in (0.0, period / 3, period * 0.7):
@@ -506,100 +336,6 @@ def test_plain_python_gives_the_same_events_and_the_import_is_quick() -> None:
     assert rows[-1][2] > 10
 
 
-# ---- chances --------------------------------------------------------------------------------------------------------
-
-
-def course(queue: EventQueue, updates: int) -> Tensor:
-    """Who reports, in order."""
-    clients: list[int] = []
-    while len(clients) < updates:
-        queue.advance()
-        clients += queue.arrived[0].tolist()
-        queue.commit()
-    return torch.tensor(clients)
-
-
-def test_every_client_is_started_alike() -> None:
-    """One at a time, so that every start has all to choose from; more clients than a block of the tree."""
-    clients = course(EventQueue(torch.ones(150, dtype=torch.float64), concurrency=1, buffer=1, seed=4), 15_000)
-    assert stats.chisquare(torch.bincount(clients, minlength=150).numpy()).pvalue > 0.01
-    pairs = clients[:-1] // 50 * 3 + clients[1:] // 50  # a start says nothing about the next
-    assert stats.chisquare(torch.bincount(pairs, minlength=9).numpy()).pvalue > 0.01
-
-
-def test_a_million_clients_are_reached_to_the_last() -> None:
-    queue = EventQueue(torch.ones(1_000_000, dtype=torch.float64), concurrency=5000, buffer=5000, seed=6)
-    clients = course(queue, 40_000)
-    assert stats.kstest(clients.numpy() / 1e6, "uniform").pvalue > 0.01
-    assert int((clients % 2).sum()) == pytest.approx(20_000, abs=300)  # low bits are random too
-
-
-def test_who_starts_is_drawn_with_48_bits() -> None:
-    """With all to choose from, the number drawn is the client; 24 bits would miss some of a million."""
-    clients = course(EventQueue(torch.ones(1_000_000, dtype=torch.float64), concurrency=1, buffer=1, seed=6), 1000)
-    drawn = torch.tensor(draws_of(6, 0, 4096), dtype=torch.float64).view(-1, 4)[:1000]
-    assert clients.tolist() == ((drawn[:, 0] + drawn[:, 1] / 2**24) * 1_000_000).long().tolist()
-    assert clients.tolist() != (drawn[:, 0] * 1_000_000).long().tolist()
-
-
-def test_a_wave_is_any_subset_alike() -> None:
-    """Chi-square over all 10 pairs of 5 clients."""
-    pairs = course(EventQueue(doubles(1, 2, 3, 4, 5), concurrency=2, buffer=2, waves=True, seed=1), 8000).view(-1, 2)
-    codes = pairs.sort(dim=1).values @ torch.tensor([5, 1])
-    counts = torch.bincount(codes)
-    assert stats.chisquare(counts[counts > 0].numpy()).pvalue > 0.01
-    assert int((counts > 0).sum()) == 10
-
-
-def test_a_wave_is_keyed_by_its_number_alone() -> None:
-    """Not by what the waves before were like."""
-    few, many = (EventQueue(SPEEDS, concurrency=6, buffer=buffer, waves=True, seed=9) for buffer in (1, 6))
-    for _ in range(10):
-        for queue in (few, many):
-            queue.advance(until=queue.now)
-        assert set(few.tensors()["client"].tolist()) == set(many.tensors()["client"].tolist())
-        for queue in (few, many):
-            queue.advance()
-            queue.commit()
-
-
-def test_only_those_available_start_each_alike() -> None:
-    begin = torch.arange(40, dtype=torch.float64) % 2 * 5  # even ones in [0, 5), odd ones in [5, 10) of every ten
-    seconds = torch.full((40,), 0.3, dtype=torch.float64)
-    queue = EventQueue(seconds, concurrency=1, buffer=1, windows=(begin, 5.0, 10.0), seed=4)
-    counts = torch.zeros(40)
-    for _ in range(8000):
-        queue.advance()
-        client = int(queue.arrived[0])
-        counts[client] += 1
-        start = (queue.now - 0.3) % 10
-        assert min(abs(start - edge) for edge in (0, 5, 10)) < 1e-6 or (start >= 5) == client % 2
-        queue.commit()
-    assert stats.chisquare(counts[::2].numpy()).pvalue > 0.01
-    assert stats.chisquare(counts[1::2].numpy()).pvalue > 0.01
-
-
-@pytest.mark.parametrize("waves", [False, True])
-def test_as_many_drop_out_as_they_should(waves: bool) -> None:
-    queue = EventQueue(SOME, concurrency=5, buffer=5, dropout=0.3, waves=waves, seed=2)
-    while queue.events < 10_000:
-        queue.advance()
-        queue.commit()
-    assert stats.binomtest(queue.dropped, queue.events, 0.3).pvalue > 0.01
-
-
-def test_another_seed_is_another_course() -> None:
-    first, again, other = (course(EventQueue(SOME, concurrency=5, buffer=2, seed=s), 50).tolist() for s in (1, 1, 2))
-    assert first == again
-    assert first != other
-
-
-def test_the_numbers_of_starts_go_on_beyond_a_portion() -> None:
-    """Random numbers are drawn for 4096 starts at once: the next ones are others."""
-    clients = course(EventQueue(torch.ones(1000, dtype=torch.float64), concurrency=1, buffer=1, seed=4), 8192)
-    assert (clients[:4096] == clients[4096:]).sum() < 50
-
-
 # ---- bad input ------------------------------------------------------------------------------------------------------
 
 GOOD: Settings = {"seconds": SPEEDS, "concurrency": 4, "buffer": 2, "seed": 0}
@@ -654,29 +390,3 @@ def test_what_the_caller_does_with_its_tensors_changes_nothing() -> None:
     seconds.fill_(1.0)
     begin.fill_(0.0)
     assert torch.equal(course(second, 20), expected)
-
-
-# ---- the benchmark --------------------------------------------------------------------------------------------------
-
-
-def test_the_benchmark_measures_what_it_says(tmp_path: Path) -> None:
-    from fastfed.bench import events as bench
-
-    command = ["--clients", "500", "--concurrency", "10,50", "--turns", "2", "--events", "1000"]
-    said = CliRunner().invoke(bench.app, [*command, "--json", str(tmp_path / "new" / "e.json")])
-    assert said.exit_code == 0, said.output
-    rows = json.loads((tmp_path / "new" / "e.json").read_text())
-    assert [(row["case"], row["concurrency"]) for row in rows] == [
-        (case, concurrency) for concurrency in (10, 50) for case in ("plain", "drop-outs", "windows")
-    ]
-    assert all(row["p20"] <= row["median"] <= row["p80"] and row["turns"] == 2 for row in rows)
-    assert "events a second" in said.output
-
-
-@pytest.mark.parametrize("concurrency", ["10,x", "0", "501"])
-def test_the_benchmark_refuses_what_it_cannot_do(concurrency: str) -> None:
-    from fastfed.bench import events as bench
-
-    said = CliRunner().invoke(bench.app, ["--clients", "500", "--concurrency", concurrency])
-    assert said.exit_code == 2
-    assert "--concurrency" in said.output

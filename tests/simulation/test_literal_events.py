@@ -213,6 +213,23 @@ def test_rows_tell_clock_and_ages(name: str) -> None:
         assert (row["stale"], row["dropped"], row["lost"]) == (wanted.stale, 0, 0)
 
 
+@pytest.mark.parametrize("compression", [None, ff.compression.Sign()], ids=["plain", "signs"])
+@pytest.mark.parametrize("name", ["FedAsync", "FedBuff, young only", "FedBuff, fresh only", "waves, the first three"])
+def test_rows_count_all_bytes_that_were_sent(name: str, compression: Any) -> None:
+    """The model goes to everybody who starts; an update too old to count was sent all the same."""
+    course = course_of(name, 4)
+    sim = simulation(torch.float32, "native", {**CASES[name].simulated(), "compression": compression})
+    message = 4 * PARAMETERS if compression is None else 6 + 4 * 4
+    before = Filled(0.0, [], set(), 0, 0, 0)
+    for t, _ in enumerate(steps(sim, ROUNDS)):
+        row, wanted = sim.history.rounds[t], course[t]
+        assert row["bytes_down"] == 4 * PARAMETERS * (wanted.started - before.started)
+        sent = row["clients"] if compression is None else row["counted"]  # who has no examples has nothing to compress
+        assert row["bytes_up"] == message * (sent + wanted.stale - before.stale)
+        before = wanted
+    assert before.started > sum(row["clients"] for row in sim.history)
+
+
 def test_rows_count_those_told_to_stop() -> None:
     course = course_of("waves, the first three", 4)
     sim = simulation(torch.float32, "native", CASES["waves, the first three"].simulated())
@@ -285,4 +302,5 @@ def test_compressed_updates_take_less_time_to_send() -> None:
     sim = simulation(torch.float32, "native", settings)
     row = sim.step()
     assert row["bytes_up"] == 6 + 4 * 4
-    assert row["clock"] == pytest.approx(1 + (row["bytes_down"] + row["bytes_up"]) / 10.0, rel=1e-12)
+    down = row["bytes_down"] / N  # to all who started
+    assert row["clock"] == pytest.approx(1 + (down + row["bytes_up"]) / 10.0, rel=1e-12)

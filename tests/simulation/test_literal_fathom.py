@@ -49,7 +49,8 @@ class Case:
         given = dict(self.tuner)
         bounds = tuple(given.pop(name, math.inf) for name in ("max_lr", "max_epochs", "max_batch"))
         rounding = {"floor": math.floor, "ceil": math.ceil}[given.pop("counting", "floor")]
-        return Fathom(*self.start, **given, bounds=bounds, rounding=rounding, weights=self.weights)
+        after = given.pop("cosine", "before") == "after"
+        return Fathom(*self.start, **given, bounds=bounds, rounding=rounding, weights=self.weights, after=after)
 
 
 CASES = {
@@ -61,8 +62,10 @@ CASES = {
     "bounds": Case((0.1, 2.0, 9), {**FAST, "max_lr": 0.17, "max_epochs": 4.0, "max_batch": 9.5}, cohorts=ALIKE),
     "a bound on batches": Case((1.5, 2.5, 2), {**FAST, "max_batch": 2.2}),
     "the authors' code": Case(
-        (0.45, 2.0, 2), {"counting": "ceil", "max_lr": 0.5, "max_epochs": 10.0, "max_batch": 5096.0}
+        (0.45, 2.0, 2),
+        {"counting": "ceil", "max_lr": 0.5, "max_epochs": 10.0, "max_batch": 5096.0, "cosine": "after"},
     ),
+    "cosines after the step": Case((0.4, 2.5, 2), {**FAST, "cosine": "after"}),
     "one step each": Case((0.8, 0.4, 9), {**FAST, "gamma_epochs": 0.0}),
     "some of one step": Case((0.8, 1.3, 4), FAST),
     "no memory": Case((0.4, 2.0, 2), {**FAST, "alpha": 0.0}),

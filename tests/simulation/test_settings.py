@@ -49,6 +49,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({**POISSON, "privacy": PRIVATE, "exchange": SCAFFOLD}, "exchange: sends more than the clipped delta"),
     ({**POISSON, "privacy": ADAPTIVE, "compression": ff.compression.Sign()}, "compression: adaptive clipping"),
     ({**POISSON, "privacy": PRIVATE, "client": Blend([Part(SGD, weight=2.0)])}, "weight: must be 1 for every part"),
+    ({**POISSON, "privacy": PRIVATE, "tuner": FATHOM}, "tuner: FATHOM goes by the clients' own cosines"),
     ({**POISSON, "privacy": 3.0}, "privacy: must be fastfed.privacy.Privacy"),
     ({"privacy": PRIVATE, "cohort": None, "timing": CENTRIC, "weights": "uniform"}, "cohort: must be fastfed.plan.Poi"),
     ({"compression": "zip"}, "compression: must be TopK, Sign or Int8"),
@@ -111,6 +112,8 @@ def test_a_clock_is_needed_to_stop_by_it() -> None:
     timed = ff.Simulation(small_model(), small_federation(), client=SGD, timing=BUFFERED)
     with pytest.raises(ValueError, match="until_clock: must be a number of seconds >= 0"):
         timed.run(until_clock=-1.0)
+    with pytest.raises(ValueError, match="flush: only a run that ends by until_clock"):
+        timed.run(3, flush=True)
 
 
 def test_a_cohort_of_the_buffers_size_is_welcome() -> None:

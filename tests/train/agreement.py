@@ -207,6 +207,7 @@ def _cases() -> list[Case]:
     cases += [
         Case("dropout", ("adam delayed by epochs",), frozenset({"positions", "models"})),
         Case("cnn", ("sgd", "adam delayed by epochs"), frozenset({"positions", "lr", "models", "clip"})),
+        Case("mlp", ("sgd corrected",), frozenset({"cosine after"})),
         Case("tags", ("adagrad", "sm3"), frozenset({"preconditioner", "divide"})),
         Case("tags", ("momentum",), frozenset({"positions", "corrections"})),
         Case("tagger", ("adam",), frozenset({"preconditioner", "corrections", "uniform"})),
@@ -288,6 +289,7 @@ def work_of(case: Case, dtype: torch.dtype) -> RoundWork:
         policy=_policy(case, g),
         keep_deltas=True,
         measure_cosine=True,
+        cosine_includes_step="cosine after" in case.asks,
         **asked,
     )
 

@@ -1,0 +1,352 @@
+"""The loop of the event clock: plain functions over arrays, compiled by numba in their place.
+
+`events.py` has the rules in words, and everything that a caller sees.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from threading import Lock
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+# How `run` ends: `until` comes first, the buffer is full, the budget is spent, random numbers are wanted.
+CUT, FULL, UNFINISHED, UNDRAWN = range(4)
+
+# What a queue counts: the first ones make up its state, the others follow from it.
+VERSION, EVENTS, DROPPED, LOST, STALE, DISCARDED, STARTS, WAVES = range(8)
+SAVED = 8
+IN_FLIGHT, BUFFERED, READY, OPENED, CLOSED, WANTED, DRAWN = range(SAVED, SAVED + 7)
+
+_BUSY, _OPEN = 1, 2  # bits of a client's status: in flight or in the buffer; available. Ready to start: _OPEN alone
+_DROPS, _LOSES = -1, -2  # in place of the version of a client that will not report, or whose window will close first
+
+BLOCK = 64  # clients counted together by the tree of those ready: one line of the cache holds their status
+_NONE = -1
+
+_Heap = tuple[Floats, Ints, Ints]  # when, who, from which version: (concurrency,) each
+
+
+class State(NamedTuple):
+    """What the compiled loop works on: settings first, then what changes. N clients."""
+
+    seconds: Floats  # (N,) how long each takes
+    begin: Floats  # (N,) when its first window opens, in [0, period); (0,) where all are always available
+    order: NDArray[np.int32]  # the clients by the beginning of their windows, like `begin`
+    length: float
+    period: float
+    concurrency: int
+    buffer: int
+    max_age: int  # negative: any
+    waves: bool
+    dropout: float
+
+    now: Floats  # (1,)
+    counts: Ints  # by the names above
+    status: NDArray[np.int8]  # (N,)
+    draws: NDArray[np.float32]  # (starts, 4) random numbers of the starts of portion counts[DRAWN]
+    tree: NDArray[np.int32]  # a Fenwick tree over blocks of clients: how many are ready
+    due: Floats  # (concurrency,) a binary heap with the next two: when, ...
+    client: Ints  # ... who, ...
+    started: Ints  # ... and from which version (or _DROPS, _LOSES)
+    arrived: Ints  # (buffer,) who has reported, ...
+    arrived_version: Ints  # ... from which version
+
+
+# ---- events ----------------------------------------------------------------------------------------------------------
+
+
+def run(q: State, until: float, budget: int) -> int:
+    """Events until the buffer is full, the next would be later than `until`, or the budget of turns is spent."""
+    for _ in range(budget):
+        if _is_full(q):
+            return FULL
+        if q.now[0] > until:
+            return CUT
+        if q.counts[IN_FLIGHT] > 0 and q.due[0] <= q.now[0]:
+            _end_first(q)
+            continue
+        if not _fill(q):
+            return UNDRAWN
+        moment = _next_moment(q)
+        if moment > until:
+            return CUT
+        q.now[0] = moment
+        _turn_windows(q)
+    return UNFINISHED
+
+
+def _is_full(q: State) -> bool:
+    buffered = q.counts[BUFFERED]
+    return buffered >= q.buffer or (q.waves and buffered > 0 and q.counts[IN_FLIGHT] == 0)
+
+
+def _end_first(q: State) -> None:
+    """The first client of the heap ends: its update goes to the buffer, or nowhere."""
+    client, started = q.client[0], q.started[0]
+    _pop((q.due, q.client, q.started), q.counts[IN_FLIGHT])
+    q.counts[IN_FLIGHT] -= 1
+    q.counts[EVENTS] += 1
+    if started == _DROPS:
+        q.counts[DROPPED] += 1
+    elif started == _LOSES:
+        q.counts[LOST] += 1
+    elif q.max_age >= 0 and q.counts[VERSION] - started > q.max_age:
+        q.counts[STALE] += 1
+    else:
+        place = q.counts[BUFFERED]
+        q.arrived[place] = client
+        q.arrived_version[place] = started
+        q.counts[BUFFERED] = place + 1
+        return  # it stays busy
+    _set_status(q, client, _BUSY, False)
+
+
+def _fill(q: State) -> bool:
+    """Starts clients in all free slots while somebody is ready; False where random numbers must be drawn first."""
+    if q.waves:
+        return _fill_wave(q)
+    while q.counts[IN_FLIGHT] < q.concurrency and q.counts[READY] > 0:
+        number = q.counts[STARTS]
+        if not _has_drawn(q, number // q.draws.shape[0]):
+            return False
+        _start(q, number % q.draws.shape[0])
+    return True
+
+
+def _fill_wave(q: State) -> bool:
+    if q.counts[IN_FLIGHT] > 0 or q.counts[BUFFERED] > 0 or q.counts[READY] == 0:
+        return True
+    if not _has_drawn(q, q.counts[WAVES]):
+        return False
+    for place in range(min(q.concurrency, q.counts[READY])):
+        _start(q, place)
+    q.counts[WAVES] += 1
+    return True
+
+
+def _has_drawn(q: State, portion: int) -> bool:
+    """Whether the random numbers of this portion of starts are there; they are wanted."""
+    q.counts[WANTED] = portion
+    return q.counts[DRAWN] == portion
+
+
+def _next_moment(q: State) -> float:
+    """When the next client ends, or a window opens that a free slot waits for."""
+    flying = q.counts[IN_FLIGHT]
+    moment = q.due[0] if flying > 0 else np.inf
+    waiting = (flying == 0 and q.counts[BUFFERED] == 0) if q.waves else flying < q.concurrency
+    if waiting and q.begin.size > 0:
+        moment = min(moment, _opening(q, q.counts[OPENED]))
+    return moment
+
+
+def _start(q: State, place: int) -> None:
+    """Starts a client drawn uniformly among those ready; what will become of it is settled at once."""
+    rank = int(_fraction(q.draws[place, 0], q.draws[place, 1]) * q.counts[READY])
+    client = _ready_client(q.status, q.tree, rank)
+    due = q.now[0] + q.seconds[client]
+    closing = _closing(q, client)
+    started = q.counts[VERSION]
+    if closing < due:
+        due, started = closing, _LOSES
+    elif _fraction(q.draws[place, 2], q.draws[place, 3]) < q.dropout:
+        started = _DROPS
+    _set_status(q, client, _BUSY, True)
+    _push((q.due, q.client, q.started), q.counts[IN_FLIGHT], due, client, started)
+    q.counts[IN_FLIGHT] += 1
+    q.counts[STARTS] += 1
+
+
+def _fraction(coarse: float, fine: float) -> float:
+    """A number in [0, 1) with 48 random bits, of two with 24: those alone would favour some of a million clients."""
+    return np.float64(coarse) + np.float64(fine) * 2.0**-24
+
+
+def commit(q: State) -> None:
+    for place in range(q.counts[BUFFERED]):
+        _set_status(q, q.arrived[place], _BUSY, False)
+    q.counts[BUFFERED] = 0
+    q.counts[VERSION] += 1
+    if q.waves:
+        for place in range(q.counts[IN_FLIGHT]):
+            _set_status(q, q.client[place], _BUSY, False)
+        q.counts[DISCARDED] += q.counts[IN_FLIGHT]
+        q.counts[IN_FLIGHT] = 0
+
+
+def settle(q: State) -> None:
+    """Finds everybody's status at the time that it is, from who is in flight and in the buffer."""
+    clients = q.status.size
+    q.tree[:] = 0
+    q.status[:] = 0
+    q.counts[READY] = 0
+    q.counts[DRAWN] = _NONE
+    for place in range(q.counts[IN_FLIGHT]):
+        q.status[q.client[place]] = _BUSY
+    for place in range(q.counts[BUFFERED]):
+        q.status[q.arrived[place]] = _BUSY
+    if q.begin.size == 0:
+        for client in range(clients):
+            _set_status(q, client, _OPEN, True)
+        return
+    # Whatever is open now has opened in this period or the one before; one more for the rounding.
+    turn = (int(np.floor(q.now[0] / q.period)) - 2) * clients
+    q.counts[OPENED] = turn
+    q.counts[CLOSED] = turn
+    _turn_windows(q)
+
+
+# ---- who is ready: a count per block of clients, summed in a Fenwick tree -------------------------------------------
+
+
+def _set_status(q: State, client: int, bit: int, on: bool) -> None:
+    before = q.status[client]
+    after = before | bit if on else before & ~bit
+    q.status[client] = after
+    change = int(after == _OPEN) - int(before == _OPEN)
+    if change != 0:
+        q.counts[READY] += change
+        _add(q.tree, client // BLOCK + 1, change)
+
+
+def _add(tree: NDArray[np.int32], node: int, change: int) -> None:
+    while node < tree.size:
+        tree[node] += change
+        node += node & -node
+
+
+def _ready_client(status: NDArray[np.int8], tree: NDArray[np.int32], rank: int) -> int:
+    """The client with exactly `rank` ready ones of smaller id."""
+    step = 1
+    while 2 * step < tree.size:
+        step *= 2
+    block = 0
+    while step > 0:
+        if block + step < tree.size and tree[block + step] <= rank:
+            block += step
+            rank -= tree[block]
+        step //= 2
+    client = block * BLOCK
+    while rank > 0 or status[client] != _OPEN:
+        rank -= int(status[client] == _OPEN)
+        client += 1
+    return client
+
+
+# ---- windows: opening and closing one after another, in the order of their beginnings -------------------------------
+
+
+def _opening(q: State, turn: int) -> float:
+    """When window number `turn` opens: the windows of a period are counted on from those of the period before."""
+    return q.begin[q.order[turn % q.order.size]] + (turn // q.order.size) * q.period
+
+
+def _turn_windows(q: State) -> None:
+    """Opens and closes all windows up to now."""
+    clients = q.order.size
+    while clients > 0:
+        opening, closing = _opening(q, q.counts[OPENED]), _opening(q, q.counts[CLOSED]) + q.length
+        if min(opening, closing) > q.now[0]:
+            return
+        if closing <= opening:
+            _set_status(q, q.order[q.counts[CLOSED] % clients], _OPEN, False)
+            q.counts[CLOSED] += 1
+        else:
+            _set_status(q, q.order[q.counts[OPENED] % clients], _OPEN, True)
+            q.counts[OPENED] += 1
+
+
+def _closing(q: State, client: int) -> float:
+    """When the window closes that is open now, the same number to the last bit as `_turn_windows` has."""
+    if q.begin.size == 0:
+        return np.inf
+    begin, now = q.begin[client], q.now[0]
+    period = np.floor((now - begin) / q.period)
+    if begin + (period + 1) * q.period <= now:  # the quotient was rounded
+        period += 1
+    if begin + period * q.period > now:
+        period -= 1
+    return begin + period * q.period + q.length
+
+
+# ---- those in flight: a binary heap by time, then client id ---------------------------------------------------------
+
+
+def _push(heap: _Heap, size: int, due: float, client: int, started: int) -> None:
+    times, clients, versions = heap
+    place = size
+    while place > 0:
+        parent = (place - 1) // 2
+        if not _before(due, client, times[parent], clients[parent]):
+            break
+        times[place], clients[place], versions[place] = times[parent], clients[parent], versions[parent]
+        place = parent
+    times[place], clients[place], versions[place] = due, client, started
+
+
+def _pop(heap: _Heap, size: int) -> None:
+    """Removes the first: the last one takes its place and sinks."""
+    times, clients, versions = heap
+    last = size - 1
+    due, client, started = times[last], clients[last], versions[last]
+    place = 0
+    while True:
+        child = 2 * place + 1
+        if child >= last:
+            break
+        if child + 1 < last and _before(times[child + 1], clients[child + 1], times[child], clients[child]):
+            child += 1
+        if not _before(times[child], clients[child], due, client):
+            break
+        times[place], clients[place], versions[place] = times[child], clients[child], versions[child]
+        place = child
+    times[place], clients[place], versions[place] = due, client, started
+
+
+def _before(due: float, client: int, other_due: float, other_client: int) -> bool:
+    return due < other_due or (due == other_due and client < other_client)
+
+
+# ---- compiling ------------------------------------------------------------------------------------------------------
+
+_DOORS: tuple[Callable[..., Any], ...] = (run, commit, settle)
+_ROOMS: tuple[Callable[..., Any], ...] = (
+    _is_full, _end_first, _fill, _fill_wave, _has_drawn, _next_moment, _start, _fraction, _set_status, _add,
+    _ready_client, _opening, _turn_windows, _closing, _push, _pop, _before,
+)  # fmt: skip
+# Without numba's counting of references: counting those of every array at every call makes the loop three times slower.
+# Nothing is allocated in it, and the state outlives it.
+_OPTIONS: dict[str, Any] = {"error_model": "numpy", "nogil": True, "_nrt": False}
+# Only compiled code calls a room, and from few places: no door for Python to compile, and no copies of the state.
+_INSIDE: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True, "forceinline": True}
+_compiling = Lock()
+_compiled: dict[str, Any] = {}
+
+
+def compile_loop() -> None:
+    """Puts compiled functions in place of the plain ones, at the first queue: importing numba takes half a second."""
+    with _compiling:
+        if _compiled:
+            return
+        from numba import njit
+
+        rooms = {room.__name__: njit(**_OPTIONS, **_INSIDE)(room) for room in _ROOMS}
+        doors = {door.__name__: _kept_on_disk(door) for door in _DOORS}
+        globals().update(rooms, **doors)
+        _compiled.update(rooms, **doors)
+
+
+def _kept_on_disk(door: Callable[..., Any]) -> Any:
+    """Compiled once for all processes, until this file changes; anew in each where there is nowhere to write."""
+    from numba import njit
+
+    try:
+        return njit(cache=True, **_OPTIONS)(door)
+    except RuntimeError:
+        return njit(**_OPTIONS)(door)
