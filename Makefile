@@ -16,8 +16,8 @@ export FASTFED_REQUIRE_EXTENSION ?= $(if $(shell command -v $(CXX) 2>/dev/null),
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-6s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-run: $(VENV)/.built ## train the embedded digits with eight methods: a table and out/demo.png
-	$(BIN)/fastfed demo --out out/demo.png
+run: $(VENV)/.built ## compare four methods on the embedded digits: a table, and a report to open in a browser
+	$(BIN)/fastfed demo --out out/demo
 
 test: style ## style, then every test: CPU backends, Triton's interpreter, CUDA kernels on the host
 	$(BIN)/pytest -n 2 --dist loadgroup

@@ -1,85 +1,80 @@
-"""The methods of the papers on the digits that come with FastFed: what `make run` shows."""
+"""A comparison to look at: four methods on the digits that come with FastFed, some seeds each. What `make run` shows.
+
+The runs are those of `fastfed run`: each has a directory with its configuration, rounds and checkpoints, and a run that
+is finished there is not run again.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
-import torch
-from rich.table import Table
+from . import runs
+from .config import Config, ConfigError, parse
 
-from . import data, methods, models
-from .record import History
-from .simulation import Simulation
-
-CLIENTS, COHORT, ALPHA, TARGET = 100, 10, 0.3, 0.9
-EVALUATE_EVERY = 5
-
+_SHARED: Mapping[str, Any] = {
+    "data": {"name": "digits", "partition": "dirichlet", "clients": 100, "alpha": 0.3},
+    "model": {"name": "mlp", "sizes": [64, 64, 10]},
+}
+_RUN: Mapping[str, Any] = {"cohort": 10, "epochs": 2.0, "batch_size": 10, "evaluate_every": 5, "checkpoint_every": 50}
 # Learning rates that do well here; nobody has searched for the best.
-METHODS: dict[str, dict[str, Any]] = {
-    "FedAvg": methods.fedavg(0.1),
-    "FedAvgM": methods.fedavgm(0.1, 0.3),
-    "FedAdagrad": methods.fedadagrad(0.1, 0.1),
-    "FedAdam": methods.fedadam(0.1, 0.03),
-    "FedYogi": methods.fedyogi(0.1, 0.03),
-    "SCAFFOLD": methods.scaffold(0.1),
-    "FedAda2": methods.fedada2("adam", "adagrad", client_lr=0.03, server_lr=0.03),
-    "Delta-SGD": methods.delta_sgd(),
+METHODS: Mapping[str, Mapping[str, Any]] = {
+    "fedavg": {"client": {"lr": 0.1}},
+    "fedyogi": {"client": {"lr": 0.1}, "server": {"lr": 0.03}},
+    "fedada2": {"client": {"rule": "adagrad", "lr": 0.03}, "server": {"rule": "adam", "lr": 0.03}},
+    "delta_sgd": {},
 }
 
 
-@dataclass(frozen=True)
-class Run:
-    """One method's run: its history, and clients trained per second."""
-
-    name: str
-    history: History
-    clients_per_second: float
-
-
-def run(rounds: int, say: Callable[[str], None] = lambda name: None) -> list[Run]:
-    """Every method from the same start on the same data; `say` hears each name before its run."""
-    fed = data.dirichlet(data.digits(), clients=CLIENTS, alpha=ALPHA, seed=0)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        model = models.mlp(64, 64, 10)
-    runs = []
-    for name, settings in METHODS.items():
-        say(name)
-        sim = Simulation(model, fed, cohort=COHORT, epochs=2, batch_size=10, seed=0, **settings)
-        history = sim.run(rounds=rounds, evaluate_every=EVALUATE_EVERY, progress=False)
-        seconds = sum(history.column("seconds_train"))
-        runs.append(Run(name, history, COHORT * rounds / seconds))
-    return runs
+def configurations(rounds: int, seeds: int) -> dict[str, Config]:
+    """Every method with the seeds 0, 1, ..., by the names of the runs' directories."""
+    return {
+        f"{method}-{seed}": parse(
+            {**_SHARED, **tables, "method": method, "run": {**_RUN, "rounds": rounds, "seed": seed}}
+        )
+        for method, tables in METHODS.items()
+        for seed in range(seeds)
+    }
 
 
-def table(runs: list[Run]) -> Table:
-    """Accuracy, rounds to 90%, transmitted bytes, memory and speed."""
-    rounds = len(runs[0].history)
-    shown = Table(
-        title=f"Digits, {COHORT} of {CLIENTS} clients a round, Dirichlet {ALPHA}, {rounds} rounds",
-        caption="bytes: sent up and down until that round, or in all rounds; memory: of a client's optimizer",
-    )
-    shown.add_column("method")
-    headings = ("test accuracy", "best", f"rounds to {TARGET:.0%}", "MB sent", "optimizer bytes", "clients/s")
-    for heading in headings:
-        shown.add_column(heading, justify="right")
-    for one in runs:
-        shown.add_row(one.name, *_cells(one))
-    return shown
+def run(home: Path, rounds: int, seeds: int, say: Callable[[str], None] = print) -> list[runs.Run]:
+    """Runs them all below a directory, or reads what is finished there; `say` hears a line for each.
+
+    A run that was interrupted goes on. Where a directory holds another run, nothing is changed: ``runs.RunExists``.
+    """
+    chosen = configurations(rounds, seeds)
+    held = {name: _held(config, home / name, rounds) for name, config in chosen.items()}
+    fed = next(iter(chosen.values())).federation()  # all have the same data
+    done = []
+    for name, config in chosen.items():
+        there = held[name]
+        if there is not None and there.status == "done" and len(there.history) == rounds:
+            done.append(there)
+            say(f"{name}: {_words(there)}, run before")
+        else:
+            done.append(runs.execute(config, home / name, resume=there is not None, progress=False, fed=fed))
+            say(f"{name}: {_words(done[-1])}, {done[-1].info['seconds']:.1f} s")
+    return done
 
 
-def _cells(one: Run) -> list[str]:
-    history = one.history
-    reached = history.rounds_to("test_accuracy", TARGET)
-    until = history.rounds[:reached]
-    sent = sum(row["bytes_down"] + row["bytes_up"] for row in until)
-    return [
-        f"{history.last('test_accuracy'):.1%}",
-        f"{history.best('test_accuracy'):.1%}",
-        "-" if reached is None else str(reached),
-        f"{sent / 1e6:.1f}",
-        f"{history.rounds[-1]['client_optimizer_bytes']:,}",
-        f"{one.clients_per_second:,.0f}",
-    ]
+def _held(config: Config, home: Path, rounds: int) -> runs.Run | None:
+    """The run that a directory holds already, which must be this one, or none."""
+    if not runs.holds_run(home):
+        return None
+    there = runs.read(home)
+    try:
+        runs.is_finished(config, home)
+    except ConfigError as error:
+        raise runs.RunExists(_taken(home, str(error).partition(";")[0])) from error
+    if len(there.history) > rounds:
+        raise runs.RunExists(_taken(home, f"it has {len(there.history)} rounds, and {rounds} were asked for"))
+    return there
+
+
+def _taken(home: Path, why: str) -> str:
+    return f"{home}: holds another run already ({why}); use another --out, or remove it"
+
+
+def _words(one: runs.Run) -> str:
+    return f"{one.history.last(one.metric):.1%} after {len(one.history)} rounds"

@@ -74,6 +74,8 @@ def test_the_wheel_holds_every_package_and_the_cuda_sources(installed: Path) -> 
         assert (installed / "fastfed" / "csrc" / path.relative_to(ROOT / "csrc")).is_file(), path
     for path in (ROOT / "fastfed" / "data" / "embedded").iterdir():
         assert (installed / "fastfed" / "data" / "embedded" / path.name).is_file(), path
+    for path in (ROOT / "fastfed" / "report").glob("page.*"):
+        assert (installed / "fastfed" / "report" / path.name).is_file(), path
     assert not list(installed.rglob("*.so"))
     assert (installed / "fastfed" / "py.typed").is_file()
     (metadata,) = installed.glob("*.dist-info")

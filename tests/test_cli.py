@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 from typer.testing import CliRunner, Result
 
 import fastfed
-from fastfed import cli, demo
+from fastfed import cli, config, doctor, runs
+from fastfed.commands import terminal
 from fastfed.kernels.table import CLIENT_RULES, SERVER_RULES
 
 ROOT = Path(__file__).parents[1]
@@ -33,11 +35,80 @@ def test_version() -> None:
     assert (said.exit_code, said.stdout.strip()) == (0, f"fastfed {fastfed.__version__}")
 
 
-@pytest.mark.parametrize("command", [(), ("doctor",), ("bench",), ("bench", "kernels"), ("demo",)])
-def test_help_has_an_example(command: tuple[str, ...]) -> None:
+def commands(group: Any, *above: str) -> list[tuple[str, ...]]:
+    """Every command of a group, and of the groups in it."""
+    found: list[tuple[str, ...]] = [above]
+    for name, command in getattr(group, "commands", {}).items():
+        found += commands(command, *above, name)
+    return found
+
+
+ALL = commands(typer.main.get_command(cli.app))
+
+
+def test_all_commands_are_there() -> None:
+    groups = {("bench", "kernels"), ("bench", "rounds"), ("data", "list"), ("data", "check"), ("data", "show")}
+    single = {"init", "run", "sweep", "compare", "report", "methods", "schema", "doctor", "demo", "bench", "data"}
+    assert set(ALL) == {(), *groups, *((name,) for name in single)}
+
+
+@pytest.mark.parametrize("command", ALL, ids=" ".join)
+def test_help_has_an_example_of_the_command(command: tuple[str, ...]) -> None:
     said = in_process(*command, "--help")
     assert said.exit_code == 0
-    assert "Example: fastfed" in said.stdout
+    assert f"Example: {' '.join(('fastfed', *command))}" in " ".join(said.stdout.split())
+
+
+@pytest.mark.parametrize("command", [one for one in ALL if one], ids=" ".join)
+def test_an_unknown_option_is_exit_code_2(command: tuple[str, ...]) -> None:
+    said = in_process(*command, "--nonsense")
+    assert said.exit_code == 2
+    assert "--nonsense" in said.stderr
+
+
+@pytest.mark.parametrize("error", [RuntimeError("a\nb"), AssertionError(), KeyError("lr")])
+def test_what_nobody_expected_is_one_sentence_unless_asked_for(
+    error: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fails() -> None:
+        raise error
+
+    monkeypatch.setattr(cli, "app", fails)
+    monkeypatch.delenv("FASTFED_TRACEBACK", raising=False)
+    with pytest.raises(SystemExit) as stopped:
+        cli.main()
+    assert stopped.value.code == 1
+    said = capsys.readouterr().err
+    assert said.startswith(f"fastfed: something unexpected: {type(error).__name__}: ")
+    assert len(said.splitlines()) == 1
+    monkeypatch.setenv("FASTFED_TRACEBACK", "1")
+    with pytest.raises(type(error)):
+        cli.main()
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "sentence"),
+    [
+        (terminal.CommandError("no engine"), 1, "no engine"),
+        (config.ConfigError("client.lr: must be"), 2, "client.lr: must be"),
+        (runs.RunExists("a: holds a run"), 2, "a: holds a run"),
+        (runs.DamagedRun("a: is damaged"), 2, "a: is damaged"),
+        (runs.RunFailed("a: failed"), 1, "a: failed"),
+        (ImportError("h5py: is not installed"), 1, "h5py: is not installed"),
+        (MemoryError(), 1, "MemoryError"),
+        (PermissionError(13, "Permission denied", "a.toml"), 1, "a.toml: Permission denied"),
+        (KeyboardInterrupt(), 130, "interrupted"),
+    ],
+)
+def test_every_command_ends_in_an_exit_code_and_a_sentence(
+    error: BaseException, code: int, sentence: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*arguments: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(doctor, "examine", fails)
+    said = in_process("doctor")
+    assert (said.exit_code, said.stdout, said.stderr) == (code, "", f"fastfed: {sentence}\n")
 
 
 @pytest.mark.parametrize(
@@ -62,20 +133,6 @@ def test_a_backend_that_cannot_run_is_exit_code_1_and_one_sentence() -> None:
     assert said.returncode == 1
     assert said.stderr.startswith("fastfed: backend: 'triton' cannot run here: ")
     assert len(said.stderr.splitlines()) == 1
-
-
-def test_demo_shows_all_methods_and_a_picture(tmp_path: Path) -> None:
-    said = in_process("demo", "--rounds", "5", "--out", str(tmp_path / "new" / "demo.png"))
-    assert said.exit_code == 0
-    assert all(f"│ {method} " in said.stdout for method in demo.METHODS)
-    assert "demo.png" in said.stdout
-    assert (tmp_path / "new" / "demo.png").stat().st_size > 10_000
-
-
-def test_every_method_of_the_demo_learns() -> None:
-    for run in demo.run(30):
-        assert len(run.history) == 30
-        assert run.history.last("test_accuracy") > 0.8, run.name
 
 
 def test_readme_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -86,6 +86,6 @@ def test_only_the_reference_left_is_a_failure(monkeypatch: pytest.MonkeyPatch) -
         broken = registry.Backend(name, lambda: "taken away", lambda: ("cpu",))
         monkeypatch.setitem(registry.BACKENDS, name, broken)
     said = CliRunner().invoke(cli.app, ["doctor"])
-    assert isinstance(said.exception, cli.CommandError)
+    assert said.exit_code == 1
     assert "taken away" in said.stdout
-    assert "no fast backend" in str(said.exception)
+    assert said.stderr.startswith("fastfed: no fast backend")

@@ -1,0 +1,52 @@
+"""`fastfed doctor`: what of FastFed works on this machine."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from .terminal import CommandError, console
+
+if TYPE_CHECKING:
+    from ..doctor import Report
+
+
+def doctor(
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
+) -> None:
+    """Say which backends work here, and what the others lack.
+
+    Each backend that can start takes one small step, compared with the reference. Exit code 0 if a fast one works.
+
+    Example: fastfed doctor --json
+    """
+    from ..doctor import examine
+
+    report = examine()
+    if as_json:
+        print(json.dumps(report.as_dict(), indent=1))
+    else:
+        _show(report)
+    if not report.fast:
+        raise CommandError("no fast backend works here; only the slow reference is left (the table above says why)")
+
+
+def _show(report: Report) -> None:
+    from rich.markup import escape
+    from rich.table import Table
+
+    shown = console()
+    shown.print(f"Machine:  {escape(report.machine.words)}", highlight=False)
+    shown.print(f"Versions: {', '.join(f'{k} {v}' for k, v in report.versions.items())}", highlight=False)
+    table = Table()
+    for name in ("backend", "usable", "device", "compiler", "SIMD", "threads"):
+        table.add_column(name, overflow="fold")
+    table.add_column("why not", overflow="fold", ratio=1)
+    for row in report.backends:
+        usable = "[green]yes[/]" if row.usable else "[red]no[/]"
+        threads = "-" if row.threads is None else str(row.threads)
+        table.add_row(row.backend, usable, row.device, row.compiler, row.simd, threads, escape(row.why_not))
+    shown.print(table)
+    shown.print(f"CPU tensors run on: {escape(report.chosen)}", highlight=False)

@@ -1,0 +1,200 @@
+"""`fastfed sweep`: many runs of one configuration, over a grid of settings, variants and seeds."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from .run import DataOption, File, Sets, default_home
+from .terminal import FAILED, INTERRUPTED, complain, console, say
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+
+    from ..sweep import Outcome, Plan, Report
+    from ..sweep.runner import Event, Tell
+
+_MOST_POINTS_SHOWN = 20
+
+
+Axes = Annotated[
+    list[str] | None, typer.Argument(metavar="[KEY=VALUES]...", help="More axes, as after --grid.", show_default=False)
+]
+Grid = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--grid", metavar="KEY=VALUES", help="An axis: a:b:logN, a:b:linN or a,b,c. More may follow it, or more --grid."
+    ),
+]
+Out = Annotated[Path | None, typer.Option(help="The sweep's directory. Default: sweeps/ and the file's name.")]
+Threads = Annotated[int | None, typer.Option(min=1, help="Threads of each point. Default: the cores' share.")]
+Metric = Annotated[str | None, typer.Option(help="What points are ranked by. Default: what goes with the loss.")]
+Halve = Annotated[bool, typer.Option("--halve", help="Successive halving: drop the worse after a few rounds.")]
+
+
+def sweep(
+    file: File,
+    axes: Axes = None,
+    grid: Grid = None,
+    seeds: Annotated[int | None, typer.Option(min=1, help="Runs of each point: run.seed and those after it.")] = None,
+    sets: Sets = None,
+    data: DataOption = None,
+    out: Out = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Run only what is missing there, or unfinished.")] = False,
+    jobs: Annotated[int | None, typer.Option(min=1, help="Points at once. Default: as many as cores.")] = None,
+    threads: Threads = None,
+    metric: Metric = None,
+    last: Annotated[int | None, typer.Option(min=1, help="Rank by the mean of so many last evaluations.")] = None,
+    halve: Halve = False,
+    eta: Annotated[int, typer.Option(min=2, help="With --halve: one in so many goes on.")] = 3,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Say nothing unless something fails.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object per run, at the end.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say which points there are.")] = False,
+) -> None:
+    """Run a configuration over a grid.
+
+    Axes and named variants may also stand in the file, in a table [sweep]; the command line wins. The data is loaded
+    once, several points run at once, and each is the run that `fastfed run` would make, in a directory of its own. The
+    directory of the sweep gets results.csv, results.json and pictures: heat maps, sensitivity and ranks.
+
+    Points are ranked by the metric's final value. A point that diverges is a finding; one that fails is told, the
+    others go on, and the exit code is 1. Ctrl-C lets points in flight leave checkpoints (exit code 130).
+
+    Example: fastfed sweep digits.toml --grid client.lr=1e-3:1e0:log7 server.lr=0.01,0.1,1 --seeds 3
+    """
+    from .. import sweep as sweeps
+
+    given = [*(grid or ()), *(axes or ())]
+    plan = sweeps.plan(file, given, sets or (), data or (), seeds=seeds, metric=metric, last=last)
+    if dry_run:
+        _show_plan(plan, jobs, threads)
+        return
+    home = default_home("sweeps", file, data) if out is None else out
+    if resume and not sweeps.holds_sweep(home) and not quiet:
+        complain(f"{home}: holds no sweep to go on with; it starts from the beginning")
+    with _told(quiet or as_json) as tell:
+        report = sweeps.carry_out(
+            plan, home, resume=resume, jobs=jobs, threads=threads, eta=eta if halve else None, tell=tell
+        )
+    _conclude(report, quiet, as_json)
+
+
+# ---- while it runs --------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _told(silent: bool) -> Iterator[Tell]:
+    """A bar over the points on a terminal, a line for each elsewhere."""
+    if silent:
+        yield _only_stopping
+    elif sys.stderr.isatty():
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        columns = (TextColumn("points"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        with Progress(*columns, TextColumn("{task.fields[says]}"), console=console(stderr=True)) as progress:
+            yield _Bar(progress, progress.add_task("points", total=None, says="")).tell
+    else:
+        yield _line
+
+
+def _only_stopping(event: Event) -> None:
+    if event.kind == "stopping":
+        complain(_STOPPING)
+
+
+_STOPPING = "stopping: points in flight write checkpoints (Ctrl-C again ends them at once)"
+
+
+class _Bar:
+    def __init__(self, progress: Progress, task: TaskID) -> None:
+        self.progress, self.task = progress, task
+
+    def tell(self, event: Event) -> None:
+        best = "" if event.best is None else f"best {_value(event.best)}: {event.best.point.label}"
+        self.progress.update(self.task, total=event.total, completed=event.done, says=best)
+        if event.kind in ("rung", "stopping", "loading") or (event.outcome is not None and event.outcome.error):
+            said = _words(event)
+            self.progress.console.print(said, highlight=False, markup=False, soft_wrap=True)
+
+
+def _line(event: Event) -> None:
+    if event.kind != "started":
+        print(_words(event), file=sys.stderr, flush=True)
+
+
+def _words(event: Event) -> str:
+    if event.kind == "stopping":
+        return _STOPPING
+    if event.kind == "loading":
+        return f"loading {event.text}"
+    if event.kind == "rung" or event.outcome is None:
+        return event.text
+    one = event.outcome
+    told = [] if one.status == "done" else [one.status if one.error is None else f"{one.status}, {one.error}"]
+    told += [_value(one)] if one.value is not None and one.error is None else []
+    told.append(f"{one.seconds:.1f} s" if event.kind == "finished" else "was there already")
+    return f"[{event.done}/{event.total}] {one.point.label}, seed {one.point.seed}: {', '.join(told)}"
+
+
+def _value(one: Outcome) -> str:
+    from ..report.entries import MISSING
+    from ..report.words import name_of, value_of
+
+    if one.metric is None or one.value is None:
+        return MISSING
+    return f"{name_of(one.metric)} {value_of(one.metric, one.value)}"
+
+
+# ---- when it ends ---------------------------------------------------------------------------------------------------
+
+
+def _show_plan(plan: Plan, jobs: int | None, threads: int | None) -> None:
+    from ..sweep.runner import shares
+
+    at_once, each = shares(len(plan.points), jobs, threads or plan.threads)
+    say(f"{len(plan.points):,} runs, {at_once} at once with {each} thread{'s' if each > 1 else ''} each")
+    for point in plan.points[:_MOST_POINTS_SHOWN]:
+        say(f"  {point.label}, seed {point.seed}")
+    if len(plan.points) > _MOST_POINTS_SHOWN:
+        say(f"  and {len(plan.points) - _MOST_POINTS_SHOWN:,} more")
+
+
+def _conclude(report: Report, quiet: bool, as_json: bool) -> None:
+    """Files first, then the tables; the exit code last."""
+    import json
+
+    from ..sweep import charts, drawing, results, tables
+
+    files = results.write(report)
+    pictures = drawing.save(charts.pictures(report), report.path / "figures")
+    if as_json:
+        for row in results.rows(report):
+            print(json.dumps(row, default=str))
+    elif not quiet:
+        said = console()
+        said.print(tables.ranking(report))
+        champions = tables.champions(report)
+        if champions is not None:
+            said.print(champions)
+        shown = [*files, *(path for path in pictures if path.suffix == ".png")]
+        for name, paths in (("Results", shown[: len(files)]), ("Pictures", shown[len(files) :])):
+            for path in paths:
+                say(f"{name + ':':<10}{path.resolve()}")
+    _exit(report)
+
+
+def _exit(report: Report) -> None:
+    for one in report.failed:
+        complain(f"{one.point.label}, seed {one.point.seed}: {one.error}")
+    if report.interrupted:
+        done = sum(one.status not in ("waiting", "interrupted") for one in report.outcomes)
+        complain(f"interrupted with {done} of {len(report.outcomes)} runs finished; --resume goes on")
+        raise typer.Exit(INTERRUPTED)
+    if report.failed:
+        complain(f"{len(report.failed)} of {len(report.outcomes)} runs failed; --resume tries them again")
+        raise typer.Exit(FAILED)

@@ -1,0 +1,67 @@
+"""TOML in and out: files, dotted overrides, and the resolved form."""
+
+from __future__ import annotations
+
+import copy
+import re
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from .errors import ConfigError
+from .options import without_none
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+SWEEP = "sweep"  # the table of what `fastfed sweep` varies, which is no part of a run
+_KEY = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
+
+
+def read(path: str | Path) -> dict[str, Any]:
+    """The tables of a file."""
+    try:
+        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: no such file; `fastfed init {path}` writes one to begin with") from None
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror or error})") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: is not TOML: {error}") from error
+
+
+def overridden(document: Mapping[str, Any], sets: Iterable[str]) -> dict[str, Any]:
+    """The tables with every "dotted.key=value" of `sets` put in: TOML values; what is none is taken as a string."""
+    changed = copy.deepcopy(dict(document))
+    for text in sets:
+        key, equals, value = text.partition("=")
+        if not equals or not _KEY.fullmatch(key.strip()):
+            raise ConfigError(f"--set: must be a dotted key and a value, as in server.lr=0.1, got {text!r}")
+        _put(changed, key.strip().split("."), _toml_value(value.strip()))
+    return changed
+
+
+def _toml_value(text: str) -> Any:
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text  # a bare word, so that nobody needs quotes within quotes
+
+
+def _put(document: dict[str, Any], path: list[str], value: Any) -> None:
+    place = document
+    for depth, part in enumerate(path[:-1]):
+        place = place.setdefault(part, {})
+        if not isinstance(place, dict):
+            raise ConfigError(f"--set: {'.'.join(path[: depth + 1])} is not a table, so {'.'.join(path)} cannot be set")
+    place[path[-1]] = value
+
+
+def write(document: Mapping[str, Any]) -> str:
+    """The tables as TOML, None as "none"."""
+    return tomli_w.dumps(without_none(document))

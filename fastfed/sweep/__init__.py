@@ -1,0 +1,25 @@
+"""Sweeps: many runs of one configuration, over a grid of settings, named variants and seeds.
+
+`plan` says which runs a file and its grid come to; `carry_out` runs them, several at once, each into a run directory of
+its own; `results`, `tables` and `charts` tell what came out. ``fastfed sweep`` is all of this as one command.
+"""
+
+from .grid import Axis, parse_axis
+from .outcome import Outcome
+from .points import Plan, Point, plan
+from .runner import Report, carry_out, holds_sweep
+from .spec import Spec, Variant
+
+__all__ = [
+    "Axis",
+    "Outcome",
+    "Plan",
+    "Point",
+    "Report",
+    "Spec",
+    "Variant",
+    "carry_out",
+    "holds_sweep",
+    "parse_axis",
+    "plan",
+]

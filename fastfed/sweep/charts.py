@@ -1,0 +1,243 @@
+"""The pictures of a sweep as data: matrices, lines and ranks; `drawing` puts them on paper."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..report.charts import Axis as ChartAxis
+from ..report.charts import Chart
+from ..report.series import Series
+from ..report.summary import is_share
+from ..report.words import name_of
+from .grid import is_number
+from .outcome import better, metric_of
+from .points import label
+from .results import Cell, cells, ranked, task_of
+from .runner import Report
+
+_RATES = ("client.lr", "server.lr")  # across and up, as in the papers
+_MOST_TASKS, _MOST_PAIRS, _MOST_LINES = 12, 6, 12
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """A metric by two settings, for one method: `values[i][j]` is at `up[i]`, `across[j]`; None where there is none,
+    because the point failed, diverged to no number, or was never run. Where there are more than two settings, the best
+    over the others."""
+
+    title: str
+    across: list[float]
+    up: list[float]
+    values: list[list[float | None]]
+
+
+@dataclass(frozen=True)
+class HeatMap:
+    """A matrix for each method, on the same scales."""
+
+    id: str
+    title: str
+    metric: str
+    across: str
+    up: str
+    panels: list[Matrix]
+
+
+@dataclass(frozen=True)
+class Curves:
+    """All runs of each method by round, the best first: (label, [(title, [curve, ...]), ...])."""
+
+    id: str
+    title: str
+    metric: str
+    panels: list[tuple[str, list[list[tuple[int, float | None]]]]]
+
+
+Picture = HeatMap | Curves | Chart
+
+
+def pictures(report: Report) -> list[Picture]:
+    """What there is to draw: heat maps of two numeric settings, a line chart for each, the ranks of all runs."""
+    metric, found = metric_of(report.outcomes), cells(report.outcomes)
+    if metric is None or all(cell.value is None for cell in found):
+        return []
+    return [*heat_maps(found, metric), *sensitivities(found, metric), *ranks(found, metric)]
+
+
+def numeric_keys(found: Sequence[Cell]) -> list[str]:
+    """The settings with at least two values, all of them numbers; learning rates first."""
+    seen: dict[str, list[Any]] = {}
+    for cell in found:
+        for key, value in cell.point.settings.items():
+            seen.setdefault(key, []).append(value)
+    keys = [key for key, values in seen.items() if all(map(is_number, values)) and len(set(values)) > 1]
+    return sorted(keys, key=lambda key: _RATES.index(key) if key in _RATES else len(_RATES))
+
+
+# ---- heat maps ------------------------------------------------------------------------------------------------------
+
+
+def heat_maps(found: Sequence[Cell], metric: str) -> list[HeatMap]:
+    """One for every task and every two numeric settings that are tuned: AFO's Figures 5 to 11."""
+    maps = []
+    tasks = list(dict.fromkeys(task_of(cell.point) for cell in found))
+    for task in tasks[:_MOST_TASKS]:
+        own = [cell for cell in found if task_of(cell.point) == task]
+        keys = [key for key in numeric_keys(own) if key not in own[0].point.task]
+        for across, up in list(itertools.combinations(keys, 2))[:_MOST_PAIRS]:
+            panels = [
+                _matrix(method, cells_of, across, up, metric)
+                for method, cells_of in _by_method(own).items()
+                if all(across in cell.point.settings and up in cell.point.settings for cell in cells_of)
+            ]
+            if panels:
+                name = _id("heat_map", up, across, *([task] if len(tasks) > 1 else []))
+                maps.append(HeatMap(name, task, metric, across, up, panels))
+    return maps
+
+
+def _matrix(title: str, found: Sequence[Cell], across: str, up: str, metric: str) -> Matrix:
+    columns = sorted({cell.point.settings[across] for cell in found})
+    lines = sorted({cell.point.settings[up] for cell in found})
+    at: dict[tuple[float, float], list[Cell]] = {}
+    for cell in found:
+        at.setdefault((cell.point.settings[up], cell.point.settings[across]), []).append(cell)
+    values = [[_best_mean(at.get((line, column), []), metric) for column in columns] for line in lines]
+    return Matrix(title, columns, lines, values)
+
+
+def _best_mean(found: Sequence[Cell], metric: str) -> float | None:
+    return ranked(found, metric)[0].mean if found else None
+
+
+def best_place(matrix: Matrix, metric: str) -> tuple[int, int] | None:
+    """The row and column of the best value; None where there is none."""
+    places = {(i, j): value for i, row in enumerate(matrix.values) for j, value in enumerate(row) if value is not None}
+    return min(places, key=lambda place: better(metric, places[place]), default=None)
+
+
+# ---- sensitivity ----------------------------------------------------------------------------------------------------
+
+
+def sensitivities(found: Sequence[Cell], metric: str) -> list[Chart]:
+    """The metric by each numeric setting, a line per method: CC's Figure 3. Other settings are at their best; where
+    there is only one method and one other setting, each of its values has a line. A method without the setting is a
+    level line, for reference."""
+    keys = numeric_keys(found)
+    return [chart for key in keys if (chart := _sensitivity(found, key, keys, metric)) is not None]
+
+
+def _sensitivity(found: Sequence[Cell], key: str, keys: Sequence[str], metric: str) -> Chart | None:
+    others = [other for other in keys if other != key]
+    lines: dict[str, list[Cell]] = {}
+    for cell in found:
+        lines.setdefault(_line_of(cell, key, others, found), []).append(cell)
+    values = sorted({cell.point.settings[key] for cell in found if key in cell.point.settings})
+    series = [
+        _series(name, style, cells_of, key, values, metric)
+        for style, (name, cells_of) in enumerate(list(lines.items())[:_MOST_LINES])
+    ]
+    if not any(y is not None for one in series for y in one.y):
+        return None
+    tuned = f", {' and '.join(others)} at their best" if others and len(_by_method(found)) > 1 else ""
+    return Chart(
+        id=_id("sensitivity", key),
+        title=f"{_capital(name_of(metric))} by {key}{tuned}",
+        x=ChartAxis(key, log="on" if _is_log(values) else "no"),
+        y=_metric_axis(metric),
+        series=series,
+    )
+
+
+def _line_of(cell: Cell, key: str, others: Sequence[str], found: Sequence[Cell]) -> str:
+    task = {k: v for k, v in cell.point.task.items() if k != key}
+    words = [cell.point.method, *(f"{k} {label(v)}" for k, v in task.items())]
+    own = [other for other in others if other in cell.point.numbers]
+    if len(own) == 1 and len(_by_method(found)) == 1:
+        words.append(f"{own[0]} {label(cell.point.settings[own[0]])}")
+    return ", ".join(word for word in words if word) or name_of("all runs")
+
+
+def _series(name: str, style: int, found: Sequence[Cell], key: str, values: Sequence[float], metric: str) -> Series:
+    """The best cell at every value of the setting; one that has no such setting is level."""
+    y: list[float | None] = []
+    low: list[float | None] = []
+    high: list[float | None] = []
+    n = max(len(cell.outcomes) for cell in found)
+    for value in values:
+        here = [cell for cell in found if cell.point.settings.get(key, value) == value]
+        best = ranked(here, metric)[0].value if here else None
+        y.append(None if best is None else best.mean)
+        low.append(None if best is None else _possible(best.mean - (best.half or 0.0), metric))
+        high.append(None if best is None else _possible(best.mean + (best.half or 0.0), metric))
+    banded = n > 1
+    return Series(f"s{style}", name, style, n, list(values), y, low if banded else None, high if banded else None)
+
+
+def _possible(value: float, metric: str) -> float:
+    """An end of a band: no share is below 0 or above 1."""
+    return min(1.0, max(0.0, value)) if is_share(metric) else value
+
+
+def _is_log(values: Sequence[float]) -> bool:
+    """Whether values are spread over orders of magnitude."""
+    return min(values) > 0 and max(values) >= 20 * min(values)
+
+
+# ---- ranks ----------------------------------------------------------------------------------------------------------
+
+
+def ranks(found: Sequence[Cell], metric: str) -> list[Chart | Curves]:
+    """How much each method depends on its settings: all its runs from the best to the worst, as final values by rank,
+    and as curves by round that fade with their rank (FedAda2's Figure 3)."""
+    methods = {name: ranked(own, metric) for name, own in _by_line(found).items()}
+    if max(len(own) for own in methods.values()) < 3:
+        return []
+    series = [
+        Series(f"r{style}", name, style, 1, [float(i + 1) for i in range(len(own))], [cell.mean for cell in own])
+        for style, (name, own) in enumerate(list(methods.items())[:_MOST_LINES])
+    ]
+    by_rank = Chart(
+        id="ranks",
+        title=f"{_capital(name_of(metric))} of all settings, the best first",
+        x=ChartAxis("rank of the setting", "whole"),
+        y=_metric_axis(metric),
+        series=series,
+    )
+    panels = [(name, [cell.outcomes[0].curve for cell in own]) for name, own in methods.items()]
+    title = f"{_capital(name_of(metric))} by round, the best settings darkest"
+    curves = Curves("ranked_curves", title, metric, panels[:_MOST_LINES])
+    several = any(len(curve) > 1 for _, own in panels for curve in own)
+    return [by_rank, curves] if several else [by_rank]
+
+
+def _by_method(found: Sequence[Cell]) -> dict[str, list[Cell]]:
+    methods: dict[str, list[Cell]] = {}
+    for cell in found:
+        methods.setdefault(cell.point.method, []).append(cell)
+    return methods
+
+
+def _by_line(found: Sequence[Cell]) -> dict[str, list[Cell]]:
+    """By method and task."""
+    lines: dict[str, list[Cell]] = {}
+    for cell in found:
+        name = ", ".join(word for word in (cell.point.method, task_of(cell.point)) if word)
+        lines.setdefault(name or "all runs", []).append(cell)
+    return lines
+
+
+def _metric_axis(metric: str) -> ChartAxis:
+    return ChartAxis(name_of(metric), "percent" if is_share(metric) else "number")
+
+
+def _capital(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}"
+
+
+def _id(*parts: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "_", "_".join(parts).lower()).strip("_")

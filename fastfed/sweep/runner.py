@@ -1,0 +1,255 @@
+"""Carrying a sweep out: what is missing is run, what is there is kept, and all of it is told.
+
+A sweep's directory holds sweep.json (what was asked for), points/NAME/ (a run directory for each point), and when it
+ends results.csv, results.json and figures/.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from .. import runs
+from ..doctor import machine
+from . import halving
+from .outcome import DONE, FAILED, INTERRUPTED, WAITING, Outcome, better, look
+from .points import Plan, Point, shortened
+from .pool import Pool, interrupts
+
+SWEEP, POINTS = "sweep.json", "points"
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something to tell: data that is being `loading`, a point that has `started` or `finished` (or was `kept` because
+    it was there already), a `rung` of halving that has ended. `done` of `total` points have been run."""
+
+    kind: Literal["loading", "started", "kept", "finished", "rung", "stopping"]
+    done: int
+    total: int
+    text: str = ""
+    outcome: Outcome | None = None
+    best: Outcome | None = None
+    pid: int | None = None
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a sweep came to: an outcome for every point, in the plan's order."""
+
+    plan: Plan
+    path: Path
+    outcomes: list[Outcome]
+    interrupted: bool = False
+    rungs: list[str] = field(default_factory=list)  # what halving dropped when, in words
+
+    @property
+    def failed(self) -> list[Outcome]:
+        """Points that failed. Those that diverged did not: that is a finding."""
+        return [one for one in self.outcomes if one.status == FAILED]
+
+
+Tell = Callable[[Event], None]
+
+
+def carry_out(
+    plan: Plan,
+    out: str | Path,
+    *,
+    resume: bool = False,
+    jobs: int | None = None,
+    threads: int | None = None,
+    eta: int | None = None,
+    tell: Tell = lambda event: None,
+) -> Report:
+    """Runs a plan's points into a directory. With `resume`, those that are finished there are kept.
+
+    `jobs` points run at once (default: as many as there are cores, or points) with `threads` threads each (default:
+    the file's run.threads, or the cores that are left for each); neither changes a result. `eta` turns successive
+    halving on. A point that fails is told and the others go on; Ctrl-C lets those in flight leave checkpoints, and the
+    report says so.
+    """
+    home = Path(out)
+    rungs: Sequence[int | None] = [None] if eta is None else halving.rungs(plan, eta)
+    _prepare(home, plan, resume)
+    sweep = _Sweep(plan, home, tell, resume, eta, rungs)
+    with Pool(*shares(len(plan.points), jobs, threads or plan.threads)) as pool, interrupts(sweep.stopper(pool)):
+        sweep.go(pool)
+    return sweep.report()
+
+
+def shares(points: int, jobs: int | None, threads: int | None, cores: int | None = None) -> tuple[int, int]:
+    """How many points run at once, and the threads of each: together they fill the machine's cores."""
+    cores = cores or machine().usable_cores
+    if jobs is None:
+        jobs = max(1, min(points, cores // (threads or 1)))
+    return jobs, threads or max(1, cores // jobs)
+
+
+class _Sweep:
+    """The state of a sweep that is being carried out."""
+
+    def __init__(
+        self, plan: Plan, home: Path, tell: Tell, resume: bool, eta: int | None, rungs: Sequence[int | None]
+    ) -> None:
+        self.plan, self.home, self.eta, self.rungs, self._tell, self._resume = plan, home, eta, rungs, tell, resume
+        self.outcomes = {point.name: Outcome(point) for point in plan.points}
+        self.words: list[str] = []
+        self.done, self.total = 0, _expected(plan, eta, rungs)
+        self.interrupted = False
+
+    def report(self) -> Report:
+        outcomes = [self.outcomes[point.name] for point in self.plan.points]
+        return Report(self.plan, self.home, outcomes, self.interrupted, self.words)
+
+    def stopper(self, pool: Pool) -> Callable[[], None]:
+        def stop() -> None:
+            pool.stop()
+            self.interrupted = True
+            self._say("stopping")
+
+        return stop
+
+    def go(self, pool: Pool) -> None:
+        """Rung by rung, of which there is one unless points are halved."""
+        alive = list(self.plan.points)
+        for rounds in self.rungs:
+            self._batch(pool, alive, rounds, is_last=rounds == self.rungs[-1])
+            if self.interrupted:
+                return
+            if rounds != self.rungs[-1] and rounds is not None:
+                alive = self._halve(alive, rounds)
+
+    def _batch(self, pool: Pool, points: Sequence[Point], rounds: int | None, is_last: bool) -> None:
+        pending = self._missing(points, rounds)
+        names = {point.name for point in pending}
+        for point in points:
+            if point.name not in names:
+                self._finished(point, rounds, "kept")
+        tasks = [(point, self._home(point)) for point in _by_data(pending)]
+        for event in pool.run(tasks, rounds, is_last):
+            if event["event"] == "loading":
+                self._say("loading", text=event["data"])
+            elif event["event"] == "started":
+                self._say("started", outcome=self.outcomes[event["task"]], pid=event["pid"])
+            elif event["event"] == "finished":
+                self._finished(self.outcomes[event["task"]].point, rounds, "finished", event)
+
+    def _finished(
+        self, point: Point, rounds: int | None, kind: Literal["kept", "finished"], event: dict[str, Any] | None = None
+    ) -> None:
+        spec = self.plan.spec
+        outcome = look(point, self._home(point), spec.metric, spec.last, rounds)
+        if event is not None and event["status"] == FAILED:
+            outcome = replace(outcome, status=FAILED, error=event["error"])
+        self.outcomes[point.name] = outcome
+        if outcome.status not in (INTERRUPTED, WAITING):
+            self.done += 1
+        self._say(kind, outcome=outcome)
+
+    def _missing(self, points: Iterable[Point], rounds: int | None) -> list[Point]:
+        """The points that have not been run to that round, or to their end."""
+        return [point for point in points if not (self._resume and self._is_there(point, rounds))]
+
+    def _is_there(self, point: Point, rounds: int | None) -> bool:
+        home = self._home(point)
+        if not (home / runs.INFO).exists():
+            return False
+        config = shortened(self.plan.configs[point.name], rounds)
+        try:
+            if runs.is_finished(config, home):
+                return True
+            run = runs.read(home)
+        except runs.DamagedRun:
+            return False
+        return rounds is not None and run.status == DONE and len(run.history) >= rounds
+
+    def _halve(self, points: Sequence[Point], rounds: int) -> list[Point]:
+        assert self.eta is not None
+        kept = halving.survivors([self.outcomes[point.name] for point in points], self.eta)
+        dropped = [point for point in points if point.cell not in kept]
+        for point in dropped:
+            outcome = self.outcomes[point.name]
+            if outcome.status == DONE:
+                self.outcomes[point.name] = replace(outcome, status=f"dropped at round {rounds}")
+        goes_on = [point for point in points if point.cell in kept]
+        self.words.append(f"after round {rounds}, {len(goes_on)} of {len(points)} runs go on: {len(dropped)} dropped")
+        self._resume = True  # from here on there are runs to go on with
+        self._say("rung", text=self.words[-1])
+        return goes_on
+
+    def _home(self, point: Point) -> Path:
+        return self.home / POINTS / point.name
+
+    def _say(self, kind: Any, **told: Any) -> None:
+        self._tell(Event(kind, self.done, self.total, best=self._best(), **told))
+
+    def _best(self) -> Outcome | None:
+        known = [one for one in self.outcomes.values() if one.value is not None and one.metric is not None]
+        return min(known, key=lambda one: better(str(one.metric), one.value), default=None)
+
+
+def _by_data(points: Sequence[Point]) -> list[Point]:
+    """Points of the same data one after the other, so that little of it is held at once."""
+    return sorted(points, key=lambda point: json.dumps(point.tables["data"], sort_keys=True, default=str))
+
+
+def _expected(plan: Plan, eta: int | None, rungs: Sequence[int | None]) -> int:
+    """How many times a point is run, or run on."""
+    if eta is None:
+        return len(plan.points)
+    cells: dict[tuple[str, str], set[str]] = {}
+    for point in plan.points:
+        cells.setdefault(halving.contest(point), set()).add(point.cell)
+    total = 0
+    for contest in cells.values():
+        number = len(contest)
+        for _ in rungs:
+            total += number
+            number = max(1, number // eta)
+    return total * plan.spec.seeds
+
+
+# ---- the directory --------------------------------------------------------------------------------------------------
+
+
+def _prepare(home: Path, plan: Plan, resume: bool) -> None:
+    """Makes the sweep's directory, or takes up the one that is there."""
+    if home.exists() and not home.is_dir():
+        raise runs.RunExists(f"{home}: is a file, and a sweep needs a directory; use another --out")
+    if not holds_sweep(home) and home.exists() and any(home.iterdir()):
+        raise runs.RunExists(f"{home}: is not empty, and holds no sweep; use another --out")
+    if not resume and holds_sweep(home):
+        raise runs.RunExists(f"{home}: holds a sweep already; use --resume to go on, or another --out")
+    home.mkdir(parents=True, exist_ok=True)
+    scratch = home / f".{SWEEP}.{os.getpid()}"
+    scratch.write_text(json.dumps(asked(plan), indent=1, default=str) + "\n")
+    scratch.replace(home / SWEEP)
+
+
+def holds_sweep(home: str | Path) -> bool:
+    """Whether a directory is a sweep's."""
+    return (Path(home) / SWEEP).exists()
+
+
+def asked(plan: Plan) -> dict[str, Any]:
+    """What a sweep was asked to do, as JSON."""
+    spec = plan.spec
+    return {
+        "axes": {axis.key: list(axis.values) for axis in spec.axes},
+        "variants": [
+            {"name": one.name, "set": dict(one.sets), "axes": {axis.key: list(axis.values) for axis in one.axes}}
+            for one in spec.variants
+        ],
+        "seeds": spec.seeds,
+        "metric": spec.metric,
+        "last": spec.last,
+        "points": [
+            {"name": point.name, "variant": point.variant, "settings": dict(point.settings), "seed": point.seed}
+            for point in plan.points
+        ],
+    }

@@ -1,0 +1,501 @@
+"""The documentation: its examples run and print what it shows, its commands exist, its links and names resolve."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import ctypes
+import importlib
+import inspect
+import io
+import math
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+import fastfed as ff
+from fastfed import cli, config, sweep
+from fastfed.bench import cases, events
+
+ROOT = Path(__file__).parents[1]
+PAGES = {str(path.relative_to(ROOT)): path.read_text() for path in sorted((ROOT / "docs").rglob("*.md"))}
+ALL = {**PAGES, "README.md": (ROOT / "README.md").read_text()}
+
+every_page = pytest.mark.parametrize("page", ALL)
+
+
+class Block(NamedTuple):
+    """A fenced block: its language, its text, and the line of the page that it begins on."""
+
+    language: str
+    text: str
+    line: int
+
+
+def blocks(text: str) -> list[Block]:
+    found = re.finditer(r"^```(\w*)\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+    return [Block(match[1], match[2], text[: match.start()].count("\n") + 2) for match in found]
+
+
+# ---- examples -------------------------------------------------------------------------------------------------------
+
+EXECUTED = ("docs/runs.md", "docs/sweeps.md", "docs/reports.md")  # pages whose commands are run, not only looked up
+
+
+def run_page(page: str, text: str, commands: bool = False) -> None:
+    """Runs the page's Python blocks in one namespace and, if asked, its commands, in the working directory.
+
+    A block of text right after one of Python is what it printed; after one of commands, lines of what they printed. A
+    configuration whose first line is a comment with a file's name is written to that file.
+    """
+    names: dict[str, Any] = {"__name__": page}
+    printed: str | None = None
+    whole = True
+    for block in blocks(text):
+        where = f"{page}:{block.line}"
+        if block.language == "text":
+            assert printed is not None, f"{where}: shows an output that no block printed"
+            (assert_alike if whole else assert_among)(printed, block.text, where)
+        printed = None
+        if block.language == "python":
+            code = compile("\n" * (block.line - 1) + block.text, page, "exec")
+            with contextlib.redirect_stdout(io.StringIO()) as out:
+                exec(code, names)
+            printed, whole = out.getvalue(), True
+        elif block.language == "sh" and commands:
+            printed, whole = "".join(run_command(line, where) for line in block.text.splitlines()), False
+        elif block.language == "toml" and (file := _file_of(block)):
+            Path(file).write_text(block.text)
+
+
+def _file_of(block: Block) -> str | None:
+    """The name of the file that a configuration stands in: its first line, a comment."""
+    named = re.match(r"# ([\w.-]+\.toml)\n", block.text)
+    return None if named is None else named[1]
+
+
+def run_command(line: str, where: str) -> str:
+    """What a ``fastfed`` command prints. Its exit code is 0, or what a comment behind it says: ``# exit code 2``."""
+    command, _, comment = line.partition("#")
+    words = shlex.split(command)
+    if not words:
+        return ""
+    wanted = re.search(r"exit code (\d+)", comment)
+    assert words[0] == "fastfed", f"{where}: only commands of fastfed are run, not {words[0]}"
+    done = CliRunner().invoke(cli.app, words[1:])
+    assert done.exit_code == int(wanted[1] if wanted else 0), f"{where}: {line}\n{done.output}{done.exception!r}"
+    return done.output
+
+
+def assert_alike(printed: str, shown: str, where: str) -> None:
+    """The same words, and numbers that are as near as another machine's rounding after some rounds leaves them."""
+    assert _are_alike(printed, shown), f"{where}: shows\n{shown}\nbut it printed\n{printed}"
+
+
+def _are_alike(printed: str, shown: str) -> bool:
+    pieces, wanted = (re.split(r"(-?\d+\.\d+)", text.strip()) for text in (printed, shown))
+    return len(pieces) == len(wanted) and all(
+        math.isclose(float(a), float(b), rel_tol=0.1, abs_tol=0.05) if place % 2 else a.split() == b.split()
+        for place, (a, b) in enumerate(zip(pieces, wanted, strict=True))
+    )
+
+
+def assert_among(printed: str, shown: str, where: str) -> None:
+    """Every line that is shown is one that was printed, in this order, up to spaces, frames of tables and rounding."""
+    lines = iter(printed.splitlines())
+    for wanted in filter(None, map(_plain, shown.splitlines())):
+        found = any(_are_alike(_plain(line), wanted) for line in lines)
+        assert found, f"{where}: shows the line\n{wanted}\nwhich is not where it should be in\n{printed}"
+
+
+def _plain(line: str) -> str:
+    return " ".join(re.sub(r"[│┃|]", " ", line).split())
+
+
+@pytest.mark.parametrize("page", [page for page, text in PAGES.items() if "```python" in text or page in EXECUTED])
+@pytest.mark.xdist_group("docs")  # what one page has compiled and imported serves the next
+def test_examples_run_and_print_what_is_shown(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    run_page(page, PAGES[page], commands=page in EXECUTED)
+
+
+def test_an_output_that_is_not_printed_is_noticed() -> None:
+    page = "```python\nprint('loss', 0.5)\n```\n\n```text\nloss {}\n```\n"
+    run_page("right", page.format("0.51"))
+    for wrong in ("0.7", "0.5 0.5", "of 0.5", ""):
+        with pytest.raises(AssertionError, match="wrong:6: shows"):
+            run_page("wrong", page.format(wrong))
+    with pytest.raises(AssertionError, match="no block printed"):
+        run_page("alone", "```text\n1\n```\n")
+
+
+def test_a_command_that_does_otherwise_is_noticed() -> None:
+    page = "```sh\nfastfed {}\n```\n\n```text\n{}\n```\n"
+    run_page("right", page.format("--version", f"fastfed {ff.__version__}"), commands=True)
+    run_page("right", page.format("run missing.toml  # exit code 2", ""), commands=True)
+    for command, shown in (("--version", "fastfed 7.7.7"), ("--version # exit code 2", ""), ("run missing.toml", "")):
+        with pytest.raises(AssertionError, match="wrong:"):
+            run_page("wrong", page.format(command, shown), commands=True)
+
+
+def configurations(text: str) -> list[dict[str, Any]]:
+    """The tables of a page's TOML blocks: files as they are, other tables in place of those of the file before them."""
+    found: list[dict[str, Any]] = []
+    file: dict[str, Any] = {}
+    for block in blocks(text):
+        if block.language == "toml":
+            tables = config.document.tomllib.loads(block.text)
+            file, tables = (tables, tables) if _file_of(block) else (file, {**file, **tables})
+            found.append(tables)
+    return found
+
+
+@pytest.mark.parametrize("page", [page for page, text in PAGES.items() if "```toml" in text])
+def test_configurations_are_accepted(page: str, tmp_path: Path) -> None:
+    for tables in configurations(PAGES[page]):
+        if "sweep" in tables:
+            (tmp_path / "sweep.toml").write_text(config.document.write(tables))
+            assert sweep.plan(tmp_path / "sweep.toml").points
+        else:
+            config.parse(tables)
+
+
+# ---- commands -------------------------------------------------------------------------------------------------------
+
+
+def problem_with(command: str) -> str | None:
+    """What is wrong with a line of a shell block; None if its program, subcommand and options exist."""
+    words = shlex.split(command, comments=True)
+    while words and re.fullmatch(r"[A-Z_]+=\S*", words[0]):
+        words = words[1:]
+    match words:
+        case []:
+            return None
+        case ["fastfed", *rest]:
+            return _unknown(cli.app, [word for word in rest if re.fullmatch("[a-z]+", word)][:2], rest)
+        case ["python", "-m", "fastfed.bench.events", *rest]:
+            return _unknown(events.app, [], rest)
+        case ["python", "-m", "pytest", *rest]:
+            return next((f"{word}: no such place" for word in rest if "/" in word and not (ROOT / word).exists()), None)
+        case ["make", target]:
+            targets = re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+            return None if target in targets else f"{target}: no such target"
+        case ["python", script, *_] if script.endswith(".py"):
+            return None if (ROOT / script).is_file() else f"{script}: no such file"
+        case ["pip", "install", *_]:
+            return None
+    return f"{command}: not a command that this test knows"
+
+
+def _unknown(app: Any, path: list[str], words: list[str]) -> str | None:
+    """Asks the program itself: the help of a command that does not exist fails."""
+    for length in range(len(path), -1, -1):  # a lower-case word may also be an argument
+        help = CliRunner().invoke(app, [*path[:length], "--help"])
+        if help.exit_code == 0:
+            break
+    if path and length == 0:
+        return f"{path[0]}: no such command"
+    known = set(re.findall(r"--[a-z-]+", help.output))
+    options = [word.split("=")[0] for word in words if word.startswith("--")]
+    return next((f"{option}: no such option of {path[:length]}" for option in options if option not in known), None)
+
+
+def commands_of(text: str) -> list[str]:
+    """The lines of a page's shell blocks, fenced or, as in the README, indented."""
+    fenced = [line for block in blocks(text) if block.language == "sh" for line in block.text.splitlines()]
+    outside = re.sub(r"^```.*?^```$", "", text, flags=re.DOTALL | re.MULTILINE)
+    return fenced + re.findall(r"^    ((?:fastfed|make|pip|python) .*)$", outside, re.MULTILINE)
+
+
+@every_page
+def test_commands_exist(page: str) -> None:
+    problems = [problem for problem in map(problem_with, commands_of(ALL[page])) if problem]
+    assert not problems
+
+
+@cache
+def options_of_commands() -> frozenset[str]:
+    """The options of all commands of ``fastfed``."""
+
+    def below(command: Any) -> set[str]:
+        own = {option for parameter in command.params for option in parameter.opts}
+        return own.union(*(below(other) for other in getattr(command, "commands", {}).values())) | {"--help"}
+
+    return frozenset(below(typer.main.get_command(cli.app)))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "fastfed benches kernels",
+        "fastfed bench kernels --size 1",
+        "fastfed doctor --yaml",
+        "python -m fastfed.bench.events --client 3",
+        "python -m pytest tests/kernel",
+        "python experiments/fashion.py",
+        "make coffee",
+        "curl example.org",
+    ],
+)
+def test_a_command_that_does_not_exist_is_noticed(line: str) -> None:
+    assert problem_with(line)
+
+
+def test_blocks_have_a_language_that_is_tested() -> None:
+    for page, text in PAGES.items():
+        assert text.count("```") == 2 * len(blocks(text)), f"{page}: a fence is not closed, or indented"
+        others = {block.language for block in blocks(text)} - {"python", "sh", "text", "toml", "diff"}
+        assert not others, f"{page}: nothing tests blocks of {others}"
+
+
+# ---- the page that adds a rule --------------------------------------------------------------------------------------
+
+RULE_PAGE = "docs/adding_a_rule.md"
+
+
+class Change(NamedTuple):
+    """A block of the page: in `file`, the lines `old` become `new`."""
+
+    file: str
+    old: str
+    new: str
+
+
+def changes(text: str) -> list[Change]:
+    found = []
+    for block in blocks(text):
+        if block.language == "diff":
+            head, *lines = block.text.splitlines()
+            old, new = ("".join(f"{line[1:]}\n" for line in lines if line[0] in f" {kind}") for kind in "-+")
+            found.append(Change(head.removeprefix("--- "), old, new))
+    return found
+
+
+@pytest.fixture(scope="module")
+def extended(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the sources with the page's changes."""
+    tree = tmp_path_factory.mktemp("rule")
+    unwanted = shutil.ignore_patterns("__pycache__", "*.png")
+    for place in ("fastfed", "kernels", "csrc", "bench", "tests"):
+        shutil.copytree(ROOT / place, tree / place, ignore=unwanted)
+    for place in ("kernels", "bench"):  # as package_dir in setup.py has them
+        (tree / "fastfed" / place).symlink_to(tree / place)
+    shutil.copy(ROOT / "pyproject.toml", tree)
+    for change in changes(PAGES[RULE_PAGE]):
+        text = (tree / change.file).read_text()
+        assert text.count(change.old) == 1, f"{RULE_PAGE}: {change.file} has not once\n{change.old}"
+        (tree / change.file).write_text(text.replace(change.old, change.new))
+    return tree
+
+
+@pytest.mark.xdist_group("docs")
+def test_the_page_adds_a_rule(extended: Path) -> None:
+    """On the reference: the extension, which all of the page's C++ belongs to, takes minutes to build."""
+    files = ("kernels/test_cases.py", "kernels/test_oracles.py", "simulation/test_methods.py")
+    options = (
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        f"--basetemp={extended / 'tmp'}",
+        "-k",
+        "nesterov and not (numba or cpp or float64)",
+    )
+    command = [sys.executable, "-m", "pytest", *options, *(f"tests/{file}" for file in files)]
+    environment = {**os.environ, "PYTHONPATH": str(extended), "FASTFED_BACKEND": "reference"}
+    done = subprocess.run(command, cwd=extended, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    passed = int(re.findall(r"(\d+) passed", done.stdout)[0])
+    assert passed >= 9 + 1 + 1 + 1, f"cases, the literal loop, the defaults, five rounds:\n{done.stdout}"
+
+
+TWIN = """
+#include "rules.h"
+extern "C" void steps(int n, const double* delta, double lr, double momentum, double* x, double* m) {
+  const fastfed::ServerNumbers<double> numbers{lr, momentum, 1.0, 0, 0, 0, 0, 1};
+  double none = 0;
+  for (int i = 0; i < n; ++i) fastfed::ServerNesterov::step<false>(*x, delta[i], *m, none, none, numbers);
+}
+"""
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not on PATH")
+def test_the_pages_c_plus_plus_is_the_same_rule(extended: Path, tmp_path: Path) -> None:
+    source, library = tmp_path / "twin.cpp", tmp_path / "twin.so"
+    source.write_text(TWIN)
+    include = f"-I{extended / 'csrc'}"
+    subprocess.run(["g++", "-std=c++17", "-shared", "-fPIC", include, str(source), "-o", str(library)], check=True)
+    x, m, deltas = ctypes.c_double(1.0), ctypes.c_double(0.0), [0.5, -0.25, 1.0]
+    run = ctypes.CDLL(str(library)).steps
+    run.argtypes = [ctypes.c_int, ctypes.c_void_p, ctypes.c_double, ctypes.c_double, ctypes.c_void_p, ctypes.c_void_p]
+    run(3, (ctypes.c_double * 3)(*deltas), 0.1, 0.9, ctypes.byref(x), ctypes.byref(m))
+    wanted, moment = 1.0, 0.0
+    for delta in deltas:
+        moment = 0.9 * moment + delta
+        wanted += 0.1 * (delta + 0.9 * moment)
+    assert (x.value, m.value) == pytest.approx((wanted, moment), rel=1e-14)
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not on PATH")
+def test_the_pages_lists_of_formulas_compile(extended: Path) -> None:
+    """And both number the new one alike."""
+    command = ["g++", "-std=c++17", "-fsyntax-only", "-fopenmp", f"-I{extended / 'csrc'}"]
+    subprocess.run([*command, str(extended / "csrc" / "cpu" / "blocks_scalar.cpp")], check=True)
+    names = re.findall(r"kServer(\w+),", (extended / "csrc" / "cpu" / "blocks.h").read_text())
+    numbered = ast.literal_eval(
+        re.findall(r"^FORMULAS = (\{.*\})", (extended / "kernels" / "cpp" / "server_step.py").read_text(), re.M)[0]
+    )
+    assert [name.lower() for name in names if name != "Formulas"] == sorted(numbered, key=numbered.__getitem__)
+
+
+# ---- links and names ------------------------------------------------------------------------------------------------
+
+
+def prose(text: str) -> str:
+    """The text without its fenced and indented blocks."""
+    return re.sub(r"^(    .*\n)+", "", re.sub(r"^```.*?^```$", "", text, flags=re.DOTALL | re.M), flags=re.M)
+
+
+def broken_links(page: str, text: str) -> list[str]:
+    """The links to files or headings that do not exist."""
+    broken = []
+    for link in re.findall(r"\]\(([^)\s]+)\)", prose(text)):
+        if re.match(r"[a-z]+:", link):
+            continue
+        path, _, heading = link.partition("#")
+        target = (ROOT / page).parent / path if path else ROOT / page
+        if not target.exists() or (heading and heading not in anchors(target.read_text())):
+            broken.append(link)
+    return broken
+
+
+def anchors(text: str) -> set[str]:
+    headings = re.findall(r"^#+ (.+)$", prose(text), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@every_page
+def test_links_resolve(page: str) -> None:
+    assert not broken_links(page, ALL[page])
+
+
+def test_every_page_is_reached_from_the_index() -> None:
+    linked = {(ROOT / "docs" / link).resolve() for link in re.findall(r"\]\(([^)#]+\.md)\)", PAGES["docs/index.md"])}
+    missing = [page for page in PAGES if (ROOT / page) not in linked and page != "docs/index.md"]
+    assert not missing
+
+
+PLACES = ("fastfed", "kernels", "csrc", "bench", "tests", "docs", "experiments")
+TEXTS = {".py", ".h", ".cpp", ".inl", ".cu", ".pyi", ".toml"}
+
+
+@cache
+def words_of_the_project() -> frozenset[str]:
+    """Every identifier in the sources and in the files beside them, and the names of the ops that are timed."""
+    files = [path for place in PLACES for path in (ROOT / place).rglob("*") if path.suffix in TEXTS]
+    files = [path for path in files if path != Path(__file__)]
+    files += [ROOT / name for name in ("Makefile", "pyproject.toml", "setup.py", ".gitignore")]
+    return frozenset(word for path in files for word in re.findall(r"\w+", path.read_text())) | cases.CASES.keys()
+
+
+def problem_of(name: str) -> str | None:
+    """What is wrong with something in backticks: a path, a test, a name of ``ff`` or ``fastfed``, or a plain word."""
+    path, _, test = name.partition("::")
+    if re.fullmatch(r"[\w./*-]+", path) and path.split("/")[0] in PLACES and "/" in path:
+        if not any(ROOT.glob(path.rstrip("/"))):
+            return "no such path"
+        return None if not test or f"def {test}(" in (ROOT / path).read_text() else "no such test"
+    if re.fullmatch(r"[A-Za-z_]\w+", name):
+        return None if name in words_of_the_project() else "a word that no source has"
+    if name.startswith("fastfed ") or name.startswith("python "):
+        return problem_with(name)
+    if name.startswith("--"):
+        return None if name.split()[0] in options_of_commands() else "no command has this option"
+    try:
+        tree = ast.parse(name.replace("...", ""), mode="eval")
+    except SyntaxError:
+        return None
+    return next((problem for node in ast.walk(tree) if (problem := _problem_at(node))), None)
+
+
+def _problem_at(node: ast.AST) -> str | None:
+    """An attribute chain of FastFed must exist, and a call of it must take the keywords that it is given."""
+    if isinstance(node, ast.Attribute):
+        return None if _found(ast.unparse(node)) is not _MISSING else f"{ast.unparse(node)} does not exist"
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        function = _found(ast.unparse(node.func))
+        if not callable(function):
+            return None
+        taken = inspect.signature(function).parameters
+        given = [keyword.arg for keyword in node.keywords if keyword.arg]
+        if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in taken.values()):
+            return next((f"{name}: not an argument of it" for name in given if name not in taken), None)
+    return None
+
+
+_MISSING = object()
+
+
+def _found(dotted: str) -> Any:
+    """The object of a dotted name that begins with ff or fastfed; None for other names."""
+    first, *rest = dotted.split(".")
+    if first not in ("ff", "fastfed") or not all(part.isidentifier() for part in rest):
+        return None
+    found: Any = ff
+    for part in rest:
+        if isinstance(found, ModuleType) and not hasattr(found, part):
+            with contextlib.suppress(ImportError):
+                importlib.import_module(f"{found.__name__}.{part}")
+        found = getattr(found, part, _MISSING)
+        if found is _MISSING:
+            return _MISSING
+    return found
+
+
+def in_backticks(text: str) -> list[str]:
+    return [" ".join(found.split()) for found in re.findall(r"(?<!`)`([^`]+)`(?!`)", prose(text))]
+
+
+@every_page
+def test_names_in_backticks_exist(page: str) -> None:
+    added = {word for change in changes(ALL[page]) for word in re.findall(r"\w+", change.new)}
+    names = [name for name in in_backticks(ALL[page]) if name not in added]
+    problems = {name: problem for name in names if (problem := problem_of(name))}
+    assert not problems
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "ff.methods.fedada3",
+        "ff.plan.Poison(0.1)",
+        "ff.servers.FedYogi(lr=0.1, taw=1)",
+        "timing=ff.timing.Wave",
+        "fastfed.trainer",
+        "fastfed/stepp.py",
+        "tests/test_docs.py::test_nothing",
+        "RoundWorks",
+        "fastfed benches",
+        "--alpha 3",
+    ],
+)
+def test_a_name_that_does_not_exist_is_noticed(name: str) -> None:
+    source = f"See `{name}`."
+    (found,) = in_backticks(source)
+    assert (problem_of(found) or problem_of(found.partition("=")[2])) is not None
+
+
+@pytest.mark.parametrize("link", ["missing.md", "../README.md#rules-of-cricket", "laws/", "#nothing"])
+def test_a_broken_link_is_noticed(link: str) -> None:
+    expected = [] if link == "laws/" else [link]
+    assert broken_links("docs/index.md", f"See [this]({link}).") == expected
