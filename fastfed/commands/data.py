@@ -112,13 +112,25 @@ def _found(root: Path) -> Iterator[tuple[str, str, str | None, str]]:
     places = [root, *sorted(p for p in root.iterdir() if p.is_dir() and not p.name.startswith("."))]
     for place in places:
         for name, load in LOADERS.items():
-            keys = directories(load)
-            tries = [(place,), *((place, other) for other in places if len(keys) > 1)]  # files may lie in two of them
-            for found in tries if keys else ():
-                outcome = _try(load, dict(zip(keys, found, strict=False)))
-                if outcome is not None:
-                    yield name, ", ".join(map(str, found)), *outcome
-                    break
+            found = _find(load, directories(load), place, places)
+            if found is not None:
+                yield name, *found
+
+
+def _find(
+    load: Callable[..., Any], keys: list[str], place: Path, places: list[Path]
+) -> tuple[str, str | None, str] | None:
+    """Where a data set is, what is wrong with it, and how much it holds; None if it is not in this place."""
+    if not keys:
+        return None
+    alone = _try(load, {keys[0]: place})
+    if alone is not None:
+        return str(place), *alone
+    for other in places if len(keys) > 1 else ():  # files may lie in two directories; in the wrong two they do not load
+        outcome = _try(load, {keys[0]: place, keys[1]: other})
+        if outcome is not None and outcome[0] is None:
+            return f"{place}, {other}", *outcome
+    return None
 
 
 def _try(load: Callable[..., Any], places: Mapping[str, Path]) -> tuple[str | None, str] | None:

@@ -66,12 +66,13 @@ def test_check_finds_what_a_directory_and_those_in_it_hold(tmp_path: Path) -> No
 
 @pytest.mark.skipif(not (REAL / "qmnist_writers").is_dir(), reason="needs QMNIST's files in ../shared/data")
 def test_check_finds_files_that_lie_in_two_directories(tmp_path: Path) -> None:
-    for name in ("mnist", "qmnist_writers"):
+    for name in ("fmnist", "mnist", "qmnist_writers"):  # the first has images, too, but others
         (tmp_path / name).symlink_to(REAL / name)
     said = fastfed("data", "check", tmp_path)
     assert said.exit_code == 0
     row = said.stdout.partition("│ qmnist ")[2].partition("├")[0]
-    assert "qmnist_writers, " in row
+    assert "qmnist_writers," in row
+    assert "/mnist" in row
     assert "60,000 + 10,000" in row
 
 
