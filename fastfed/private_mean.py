@@ -30,6 +30,7 @@ class PrivateMean:
     def __init__(self, privacy: Privacy, expected: float, packing: Packing, seed: int, divide_by_steps: bool) -> None:
         self.privacy, self.expected, self.seed, self.divide_by_steps = privacy, expected, seed, divide_by_steps
         self.clip = privacy.clip
+        noise_std(privacy, privacy.clip, expected)  # refuses noise that cannot be had now, not in the first round
         self._is_parameter = packing.zeros()  # the gaps of the packed vector stay empty
         for view in packing.views(self._is_parameter).values():
             view.fill_(1)

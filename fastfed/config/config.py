@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any
@@ -99,8 +99,9 @@ class Config:
             return f"run.{error}"
         for table in ("client", "server", "timing", "tuner", "privacy", "compression", "exchange"):
             made = self.settings.get(table)
-            if is_dataclass(made) and any(field.name == word for field in fields(made)):
-                return f"{table}.{error}"
+            for place, part in _nested(table, made):
+                if any(field.name == word for field in fields(part)):
+                    return f"{place}.{error}"
         return str(error)
 
     def resolved(self) -> dict[str, Any]:
@@ -139,6 +140,14 @@ class Config:
     def toml(self) -> str:
         """`resolved` as a file; reading it gives the same run."""
         return documents.write(self.resolved())
+
+
+def _nested(place: str, made: Any) -> Iterator[tuple[str, Any]]:
+    """Settings and those within them, each with its dotted key."""
+    if is_dataclass(made):
+        yield place, made
+        for field in fields(made):
+            yield from _nested(f"{place}.{field.name}", getattr(made, field.name))
 
 
 # ---- reading --------------------------------------------------------------------------------------------------------

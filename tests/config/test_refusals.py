@@ -79,6 +79,13 @@ FEDYOGI: dict[str, Any] = {"method": "fedyogi", "client": {"lr": 0.1}, "server":
         ({"schedule": {"client": {"kind": "steps"}}}, "schedule.client.kind: must be one of"),
         ({"compression": {"kind": "top_k", "fraction": 2.0}}, "compression.fraction: must"),
         ({"privacy": {"clip": 1.0, "noise": 1.0, "delta": 1e-3}}, "run.cohort: must be"),
+        (
+            {
+                "privacy": {"clip": 1.0, "noise": 1.0, "delta": 1e-3, "adaptive": {"quantile": 0.5}},
+                "run": {"rounds": 1, "cohort": {"poisson": 0.1}, "weights": "uniform"},
+            },
+            "privacy.adaptive.count_noise: must be more than half the noise multiplier",
+        ),
         ({"timing": {"kind": "waves", "size": 5}}, "run.cohort: with this timing a round has 5 clients"),
         ({"tuner": {"gamma": 0.1}}, "tuner.gamma: tuner 'fathom' has no such option"),
         ({"name": 3}, "name: must be a string, got 3"),
