@@ -6,6 +6,8 @@ own: ``TRITON_INTERPRET=1 pytest -m backend``, ``FASTFED_CUDA_HOST=1 pytest -m b
 
 from __future__ import annotations
 
+import signal
+
 import pytest
 import torch
 
@@ -24,6 +26,8 @@ def backends_of_session() -> list[str]:
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "backend: runs once for every backend of the session")
     torch.set_num_threads(2)
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # of a job in the background, and inherited
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

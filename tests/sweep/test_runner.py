@@ -193,5 +193,6 @@ def test_if_the_sweep_is_killed_its_points_are_interrupted(tmp_path: Path) -> No
         time.sleep(0.01)
     stopped = runs.read(first)
     assert stopped.status == "interrupted"
-    assert max(checkpoint.rounds_of(first / runs.CHECKPOINT)) == len(stopped.history)
+    # it may be stopped between a round and its row, which the checkpoint has too
+    assert max(checkpoint.rounds_of(first / runs.CHECKPOINT)) - len(stopped.history) in (0, 1)
     assert not second.exists()
