@@ -19,6 +19,7 @@ from .rows import Row
 from .timing import Timing, take_turns
 
 LATENCY_SIZE = 1_000
+LATENCY_ROUNDS = 31  # at least: few rounds of calls this short are over within one busy moment of a neighbour
 BOUND = "streaming bound"
 
 
@@ -59,7 +60,8 @@ def run(plan: Plan, progress: Callable[[str], None] = lambda line: None) -> Iter
     for case, size in plan.bouts:
         progress(f"{case.name}, d = {size:,}")
         bout = case.prepare(size, plan.backend)
-        timings = _time(case, bout, probe, plan)
+        rounds = plan.rounds if size > LATENCY_SIZE else max(plan.rounds, LATENCY_ROUNDS)
+        timings = _time(case, bout, probe, rounds, plan.backend)
         yield from _rows(case, size, bout, timings, plan, here, with_versions)
 
 
@@ -69,11 +71,11 @@ def _use_threads(threads: int) -> None:
     torch.set_num_threads(threads)
 
 
-def _time(case: Case, bout: Bout, probe: bound.Probe | str, plan: Plan) -> dict[str, Timing]:
-    contenders = {plan.backend: bout.ours, **bout.others}
+def _time(case: Case, bout: Bout, probe: bound.Probe | str, rounds: int, backend: str) -> dict[str, Timing]:
+    contenders = {backend: bout.ours, **bout.others}
     if not isinstance(probe, str):
         contenders[BOUND] = bound.contender(probe, bout.d, bout.reads or case.reads, case.updates)
-    return take_turns(contenders, plan.rounds)
+    return take_turns(contenders, rounds)
 
 
 def _rows(
