@@ -23,9 +23,10 @@ DataOption = Annotated[
     list[str] | None,
     typer.Option(
         "--data",
-        metavar="DIR|synthetic",
-        help="Where the data is, in place of data.root (repeatable, where there are several directories); or synthetic:"
-        " made-up data of the same shapes. Relative directories are relative to the working directory.",
+        metavar="[NAME=]DIR|synthetic",
+        help="Where the data is, in place of data.root (repeatable, where there are several directories; NAME=DIR is"
+        " for the data set NAME alone, in a sweep over several); or synthetic: made-up data of the same shapes."
+        " Relative directories are relative to the working directory.",
     ),
 ]
 

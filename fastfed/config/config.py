@@ -22,7 +22,7 @@ from .kinds import METHODS, find, name_of
 from .options import without_none, written
 from .parts import BLEND, SERVER, TABLES, make_blend, make_privacy, write_client
 from .source import Data, Source, check_fit, make_model, model_source
-from .stand_ins import with_data
+from .stand_ins import check_data, with_data
 
 _KEYS = (
     "name", "method", "method_options", "data", "model", "client", "server", "run", "schedule", "timing", "tuner",
@@ -156,11 +156,14 @@ def _nested(place: str, made: Any) -> Iterator[tuple[str, Any]]:
 def load(path: str | Path, sets: Iterable[str] = (), data: Sequence[str] = ()) -> Config:
     """The configuration of a file, with dotted overrides such as "server.lr=0.1" put in.
 
-    `data` is what ``--data`` says: directories to read in place of the file's, or "synthetic" for made-up data of the
-    same shapes. Relative directories, the file's too, are relative to the working directory.
+    `data` is what ``--data`` says: directories to read in place of the file's ("mnist=DIR": if the data is mnist), or
+    "synthetic" for made-up data of the same shapes. Relative directories, the file's too, are relative to the working
+    directory.
     """
     try:
-        return parse(with_data(documents.overridden(documents.read(path), sets), data))
+        tables = documents.overridden(documents.read(path), sets)
+        check_data([tables], data)
+        return parse(with_data(tables, data))
     except ConfigError as error:
         raise _in_file(path, error) from error
 

@@ -156,17 +156,43 @@ _DEALS: Mapping[str, Callable[[_Task, Arguments], dict[str, Any]]] = {
 
 def with_data(tables: Mapping[str, Any], data: Sequence[str]) -> dict[str, Any]:
     """The tables of a file with the data that ``--data`` names: directories in the order of the loader's, or
-    "synthetic" for a stand-in. None of them leaves all as it is."""
-    if not data:
-        return dict(tables)
+    "synthetic" for a stand-in. "mnist=DIR" is a directory for the data set mnist alone. None leaves all as it is."""
     table = tables.get("data", {})
+    mine = _directories_for(table, data)
+    if not mine:
+        return dict(tables)
     if SYNTHETIC not in data:
-        return {**tables, "data": _with_directories(table, data)}
+        return {**tables, "data": _with_directories(table, mine)}
     if len(data) > 1:
         raise ConfigError(f"--data: must be {SYNTHETIC} alone, or directories, got {', '.join(data)}")
     name = tables.get("name")
     named = {"name": name + _SUFFIX} if isinstance(name, str) and not name.endswith(_SUFFIX) else {}
     return {**tables, **named, "data": stand_in(table, tables.get("model"))}
+
+
+def check_data(files: Sequence[Mapping[str, Any]], data: Sequence[str]) -> None:
+    """Refuses a directory for a data set that none of these files' tables name."""
+    read = dict.fromkeys(_named(tables.get("data")) for tables in files)
+    for text in data:
+        owner, _ = _addressed(text)
+        if owner is not None and owner not in read:
+            raise ConfigError(f"--data: {text!r} is for data that is not read here; {' and '.join(map(str, read))} is")
+
+
+def _directories_for(table: Any, data: Sequence[str]) -> list[str]:
+    """Those that are for any data set, and those for the one of this table."""
+    return [directory for owner, directory in map(_addressed, data) if owner in (None, _named(table))]
+
+
+def _named(table: Any) -> Any:
+    """The name of the data set, if there is one; whether it is any good is checked elsewhere."""
+    return table.get("name") if isinstance(table, Mapping) else None
+
+
+def _addressed(text: str) -> tuple[str | None, str]:
+    """The data set that a directory is for, None where it does not say, and the directory."""
+    name, equals, directory = text.partition("=")
+    return (name, directory) if equals and name in LOADERS else (None, text)
 
 
 def _with_directories(table: Any, data: Sequence[str]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from typing import Any
 
 from ..config import Config, ConfigError, parse
 from ..config import document as documents
-from ..config.stand_ins import with_data
+from ..config.stand_ins import check_data, with_data
 from ..evaluate import metric_of
 from ..record import History
 from ..report.entries import Entry, plain
@@ -111,7 +111,9 @@ def plan(
             if axis.key in fixed:
                 raise ConfigError(f"--grid: {axis.key} is given by --set too; give it once")
         own = [text for text in sets if not text.startswith(f"{TABLE}.")]
-        points = [_with_data(point, data) for point in _points(document, spec, own)]
+        points = _points(document, spec, own)
+        check_data([point.tables for point in points], data)
+        points = [_with_data(point, data) for point in points]
         configs = {point.name: _checked(point, spec.metric) for point in points}
     except ConfigError as error:
         raise ConfigError(_in_file(file, str(error))) from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 from fastfed import config
 from fastfed.config import kinds
 from fastfed.config.stand_ins import STAND_INS
+from fastfed.sweep import plan
 
 from .support import tables
 
@@ -165,6 +167,26 @@ def test_directories_take_the_place_of_the_file_s(tmp_path: Path, monkeypatch: p
     sites = tables(data={"name": "stack_exchange", "partition": "natural"})
     assert config.with_data(sites, ["/a", "/b"])["data"]["root"] == ["/a", "/b"]
     assert config.with_data(sites, []) == sites
+
+
+def test_a_directory_may_be_for_one_data_set_alone() -> None:
+    mnist, fashion = (tables(data={"name": name, "partition": "iid"}) for name in ("mnist", "fashion_mnist"))
+    given = ["mnist=/digits", "fashion_mnist=/a=b"]
+    assert config.with_data(mnist, given)["data"]["root"] == "/digits"
+    assert config.with_data(fashion, given)["data"]["root"] == "/a=b"
+    assert config.with_data(fashion, given[:1]) == fashion
+    assert config.with_data(mnist, ["run=1/digits"])["data"]["root"] == "run=1/digits"
+
+
+def test_a_directory_for_data_that_is_not_read_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "a.toml"
+    file.write_text('[data]\nname = "mnist"\npartition = "iid"\nclients = 2\n')
+    with pytest.raises(config.ConfigError) as caught:
+        config.load(file, data=["fashion_mnist=/clothes"])
+    sentence = "--data: 'fashion_mnist=/clothes' is for data that is not read here; mnist is"
+    assert str(caught.value) == sentence
+    with pytest.raises(config.ConfigError, match=re.escape(sentence)):
+        plan(file, ["run.rounds=1,2"], data=["fashion_mnist=/clothes"])
 
 
 @pytest.mark.parametrize(
