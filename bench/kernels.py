@@ -19,7 +19,7 @@ from .rows import Row
 from .timing import Timing, take_turns
 
 LATENCY_SIZE = 1_000
-LATENCY_ROUNDS = 31  # at least: few rounds of calls this short are over within one busy moment of a neighbour
+LATENCY_TURNS = 4  # times as many rounds: those of calls this short are over within one busy moment of a neighbour
 BOUND = "streaming bound"
 
 
@@ -60,7 +60,7 @@ def run(plan: Plan, progress: Callable[[str], None] = lambda line: None) -> Iter
     for case, size in plan.bouts:
         progress(f"{case.name}, d = {size:,}")
         bout = case.prepare(size, plan.backend)
-        rounds = plan.rounds if size > LATENCY_SIZE else max(plan.rounds, LATENCY_ROUNDS)
+        rounds = plan.rounds * (LATENCY_TURNS if size <= LATENCY_SIZE else 1)
         timings = _time(case, bout, probe, rounds, plan.backend)
         yield from _rows(case, size, bout, timings, plan, here, with_versions)
 

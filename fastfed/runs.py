@@ -27,6 +27,11 @@ from typing import Any
 import numpy as np
 import torch
 
+try:
+    import fcntl
+except ImportError:  # not on every system
+    fcntl = None  # type: ignore[assignment]
+
 from . import checkpoint as checkpoints
 from . import costs
 from ._version import __version__
@@ -316,18 +321,19 @@ def execute(
     before anything is written, `RunFailed` if it breaks down; Ctrl-C leaves a checkpoint, and is passed on.
     """
     home = Path(path)
+    sim = None
     if not resume or not holds_run(home):
         refuse_existing(home)
         sim = config.simulation(fed)
         create(home, config, sim)
     elif is_finished(config, home):
         return read(home)
-    else:
-        sim = _taken_up(config, home, fed)
-    with _kept_in_mind(home):
-        going = {**config.going, "until": config.going.get("rounds")}
-        going.pop("rounds", None)
-        sim.run(**going, checkpoint=home / CHECKPOINT, log=home / ROUNDS, progress=progress)
+    with _alone(home):
+        sim = _taken_up(config, home, fed) if sim is None else sim
+        with _kept_in_mind(home):
+            going = {**config.going, "until": config.going.get("rounds")}
+            going.pop("rounds", None)
+            sim.run(**going, checkpoint=home / CHECKPOINT, log=home / ROUNDS, progress=progress)
     return read(home)
 
 
@@ -369,6 +375,24 @@ def _taken_up(config: Config, home: Path, fed: Federation | None) -> Simulation:
         _replace(home / CONFIG, config.toml())
         update(home, status="running", error=None, finished=None, **_circumstances(sim))
     return sim
+
+
+@contextmanager
+def _alone(home: Path) -> Iterator[None]:
+    """Nobody else goes on with the run meanwhile. The lock is the system's, which lets go of it whatever becomes of us;
+    a system or a disk without locks does without."""
+    handle = os.open(home, os.O_RDONLY)
+    try:
+        if fcntl is not None:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise RunExists(f"{home}: another process is at work on this run; wait for it, or stop it") from None
+            except OSError:
+                pass
+        yield
+    finally:
+        os.close(handle)
 
 
 @contextmanager

@@ -35,8 +35,18 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("backend", backends_of_session())
 
 
+def shared_fixtures(item: pytest.Item) -> list[str]:
+    """Where the fixtures are defined that the test shares with others: a module, or the folder of a conftest.py."""
+    found = getattr(item, "_fixtureinfo", None)
+    made = [definitions[-1] for definitions in found.name2fixturedefs.values()] if found else []
+    return [one.baseid for one in made if one.scope != "function" and one.baseid.startswith("tests/")]
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
+        if shared := shared_fixtures(item):
+            item.add_marker(pytest.mark.xdist_group(min(shared, key=len)))  # one worker makes them, once
+            continue
         if "backend" in getattr(item, "fixturenames", ()):
             item.add_marker("backend")
             if item.callspec.params["backend"] == "numba":  # type: ignore[attr-defined]

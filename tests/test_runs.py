@@ -102,6 +102,25 @@ def test_a_file_in_the_place_of_the_directory_is_refused(tmp_path: Path) -> None
     assert (tmp_path / "a").read_text() == "precious"
 
 
+def test_of_two_that_go_on_at_once_the_second_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home, made = tmp_path / "a", configured()
+    going_on = simulation.Simulation.run
+
+    def with_company(sim: simulation.Simulation, *args: Any, **kwargs: Any) -> Any:
+        if "log" in kwargs:
+            before = contents(home)
+            with pytest.raises(runs.RunExists, match="another process is at work on this run"):
+                runs.execute(made, home, resume=True, progress=False)
+            assert contents(home) == before
+            refused.append(home)
+        return going_on(sim, *args, **kwargs)
+
+    refused: list[Path] = []
+    monkeypatch.setattr(simulation.Simulation, "run", with_company)
+    assert runs.execute(made, home, progress=False).status == "done"
+    assert refused == [home]
+
+
 def test_of_two_that_begin_at_once_the_second_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = configured()
     sim = made.simulation()

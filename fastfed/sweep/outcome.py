@@ -20,7 +20,8 @@ DONE, FAILED, INTERRUPTED, WAITING = "done", "failed", "interrupted", "waiting"
 class Outcome:
     """`status` is "done", "diverged at round N", "dropped at round N" (by halving), "failed", "interrupted" or
     "waiting"; `error` a failed point's sentence. `value` is the mean of the last evaluations of the metric, None where
-    there is none or one was not finite; `best` the best of all. `curve` has [round, value] of every evaluation."""
+    there is none, one was not finite, or the run diverged (the model that it still evaluates is one from before);
+    `best` the best of all. `curve` has [round, value] of every evaluation."""
 
     point: Point
     status: str = WAITING
@@ -49,7 +50,7 @@ def look(point: Point, home: Path, metric: str | None, last: int, until: int | N
         status=f"diverged at round {lost}" if lost is not None and status == DONE else status,
         error=run.info.get("error"),
         metric=name,
-        value=final(history, name, last),
+        value=final(history, name, last) if lost is None else None,
         best=history.best(name) if history.column(name) else None,
         rounds=len(history),
         bytes=bytes_of(history),
