@@ -20,6 +20,7 @@ from ..packing import Packing
 from ..train import RoundWork
 from ..train.batches import Batches
 from ..train.executors import Executor
+from .round_rows import CHUNKED, PLAIN, VMAP
 from .timing import Call
 from .workloads import LEARNING_RATE, Peer, Workload
 
@@ -131,7 +132,11 @@ class _Chunk:
         return cls([torch.stack(step) for step in zip(*of_clients, strict=True)], _weights(work)[clients])
 
 
-PEERS: dict[str, Callable[[Workload, Peer, Examples, RoundWork, int], Contender]] = {"plain": PlainLoop, "vmap": Vmap}
+PEERS: dict[str, Callable[[Workload, Peer, Examples, RoundWork, int], Contender]] = {
+    PLAIN: PlainLoop,
+    VMAP: Vmap,
+    CHUNKED: Vmap,
+}
 
 
 def _sequence_cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:

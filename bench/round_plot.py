@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from .round_rows import FASTFED, PLAIN, VMAP, RoundRow
+from .round_rows import CHUNKED, FASTFED, PLAIN, VMAP, RoundRow
 
-_COLOURS = {FASTFED: "#2a6f97", VMAP: "#adb5bd", PLAIN: "#6c757d"}
-_HEIGHT = 0.27  # of a bar, where workloads are 1 apart
+_COLOURS = {FASTFED: "#2a6f97", VMAP: "#adb5bd", CHUNKED: "#ced4da", PLAIN: "#6c757d"}
+_HEIGHT = 0.21  # of a bar, where workloads are 1 apart
 
 
 def save(rows: Sequence[RoundRow], path: Path) -> None:
@@ -19,10 +19,10 @@ def save(rows: Sequence[RoundRow], path: Path) -> None:
     from matplotlib import pyplot as plt
 
     workloads = list(dict.fromkeys(row.workload for row in rows))[::-1]
-    figure, axes = plt.subplots(figsize=(11, 1.6 + 0.85 * len(workloads)), layout="constrained")
+    figure, axes = plt.subplots(figsize=(11, 1.6 + 0.95 * len(workloads)), layout="constrained")
     for number, (contender, colour) in enumerate(_COLOURS.items()):
         those = [row for row in rows if row.contender == contender and row.median is not None]
-        places = [workloads.index(row.workload) + (1 - number) * _HEIGHT for row in those]
+        places = [workloads.index(row.workload) + (1.5 - number) * _HEIGHT for row in those]
         speeds = [row.updates_per_second or 0.0 for row in those]
         axes.barh(places, speeds, height=_HEIGHT, color=colour, label=contender)
         for place, speed, row in zip(places, speeds, those, strict=True):
@@ -53,4 +53,5 @@ def _label(row: RoundRow) -> str:
     if row.contender == FASTFED and row.to_plain is not None:
         text += f"   {row.to_plain:.1f}x {PLAIN}"
         text += "" if row.to_vmap is None else f", {row.to_vmap:.1f}x {VMAP}"
+        text += "" if row.to_chunked is None else f", {row.to_chunked:.1f}x {CHUNKED}"
     return text

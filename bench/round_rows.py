@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-FASTFED, PLAIN, VMAP = "fastfed", "plain", "vmap"
+FASTFED, PLAIN, VMAP, CHUNKED = "fastfed", "plain", "vmap", "chunked vmap"
 
 
 @dataclass(frozen=True)
@@ -17,9 +17,9 @@ class RoundRow:
     `chunk` clients at a time, which was the fastest of the numbers tried.
     `flops` are those of one client's training, `peak` is what a large sgemm reached in the same turns, in
     floating-point operations a second. `difference` is how far its aggregate is from FastFed's (FastFed's own: from the
-    farthest peer), relative. `memory` is by how many bytes the process grew during a round. `to_plain` and `to_vmap`:
-    how many times as fast as these it is. `busy` is the share of the machine's cores that others used just before or
-    after; None where the system does not tell.
+    farthest peer), relative. `memory` is by how many bytes the process grew during a round. `to_plain`, `to_vmap` and
+    `to_chunked`: how many times as fast as these it is. `busy` is the share of the machine's cores that others used
+    just before or after; None where the system does not tell.
     """
 
     workload: str
@@ -41,6 +41,7 @@ class RoundRow:
     memory: int | None
     to_plain: float | None
     to_vmap: float | None
+    to_chunked: float | None
     skipped: str
     busy: float | None
     threads: int

@@ -14,7 +14,8 @@ _NONE = "-"
 _CAPTION = (
     "updates/s: clients trained a second, server's step included; spread: 80th and 20th percentile of the time;\n"
     "GFLOP/s count useful products only; of sgemm: share of a 1024 x 1024 x 1024 product in the same turns;\n"
-    "memory: what the process grows by in a round; differs: aggregate from fastfed's, relative"
+    "memory: what the process grows by in a round; differs: aggregate from fastfed's, relative;\n"
+    "vmap: the cohort at once where memory allows; chunked vmap: the fastest of several smaller numbers at once"
 )
 _SCALING_CAPTION = (
     "efficiency: speed-up over one thread, divided by the threads;\nbeyond 1,000 clients the examples are shared"
@@ -41,7 +42,17 @@ def contenders(rows: Sequence[RoundRow]) -> Table:
     table = Table(title="Whole rounds", caption=_CAPTION)
     for name in ("workload", "contender"):
         table.add_column(name, no_wrap=True)
-    for name in ("clients timed", "updates/s", "spread", "GFLOP/s", "of sgemm", "memory", "to plain", "to vmap"):
+    for name in (
+        "clients timed",
+        "updates/s",
+        "spread",
+        "GFLOP/s",
+        "of sgemm",
+        "memory",
+        "to plain",
+        "to vmap",
+        "to chunked",
+    ):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("differs", justify="right", no_wrap=True)
     shown = ""
@@ -54,7 +65,7 @@ def contenders(rows: Sequence[RoundRow]) -> Table:
 
 
 def _name(row: RoundRow) -> str:
-    return f"{row.contender}, {row.chunk} at once" if row.chunk > 1 else row.contender
+    return f"{row.contender}, {row.chunk:,} at once" if row.chunk > 1 else row.contender
 
 
 def _cells(row: RoundRow) -> tuple[str, ...]:
@@ -69,6 +80,7 @@ def _cells(row: RoundRow) -> tuple[str, ...]:
         _NONE if row.memory is None else f"{row.memory / 1e6:.1f} MB",
         _times(row.to_plain),
         _times(row.to_vmap),
+        _times(row.to_chunked),
         _NONE if row.difference is None else f"{row.difference:.0e}",
     )
 

@@ -18,7 +18,7 @@ from .contenders import Contender, whole_round
 from .memory import Growth
 from .neighbours import busy
 from .prepared import SLICE, Prepared
-from .round_rows import FASTFED, PLAIN, VMAP, RoundRow, ScalingRow
+from .round_rows import CHUNKED, FASTFED, PLAIN, VMAP, RoundRow, ScalingRow
 from .scaling import cohorts, scale
 from .timing import Call, Timing, take_turns
 from .workloads import WORKLOADS, Workload
@@ -146,6 +146,10 @@ def _sgemm() -> Call:
     return lambda: torch.mm(a, b, out=out)
 
 
+def _ratio(speed: float | None, to: float | None) -> float | None:
+    return None if speed is None or to is None else speed / to
+
+
 @dataclass(frozen=True)
 class _Bout:
     """What was measured of one workload."""
@@ -201,8 +205,9 @@ class _Bout:
             peak=2 * SIDE**3 / self.timings[SGEMM].median,
             difference=self._difference(name, one),
             memory=self.grown if name == FASTFED else None,
-            to_plain=None if speed is None or PLAIN not in speeds else speed / speeds[PLAIN],
-            to_vmap=None if speed is None or VMAP not in speeds else speed / speeds[VMAP],
+            to_plain=_ratio(speed, speeds.get(PLAIN)),
+            to_vmap=_ratio(speed, speeds.get(VMAP)),
+            to_chunked=_ratio(speed, speeds.get(CHUNKED)),
             skipped="" if name == FASTFED else workload.peers[name].skipped,
             busy=self.others,
             threads=self.plan.threads,

@@ -39,14 +39,15 @@ from fastfed.program import trace
 
 WORKLOADS = workloads.WORKLOADS
 MEGABYTE = 1_000_000
+CONTENDERS = ("fastfed", "plain", "vmap", "chunked vmap")
 
 
 def row(**changes: Any) -> RoundRow:
     plain = RoundRow(
         workload="W1", contender="fastfed", clients=1000, timed=1000, chunk=1, examples=40, batch=20,
         parameters=7850, flops=1e6, median=0.02, p20=0.018, p80=0.025, rounds=7, loops=5, peak=2e11, difference=1e-7,
-        memory=MEGABYTE, to_plain=41.0, to_vmap=3.9, skipped="", busy=0.02, threads=2, machine="a machine",
-        versions="some versions",
+        memory=MEGABYTE, to_plain=41.0, to_vmap=3.9, to_chunked=3.1, skipped="", busy=0.02, threads=2,
+        machine="a machine", versions="some versions",
     )  # fmt: skip
     return replace(plain, **changes)
 
@@ -86,7 +87,7 @@ def a_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[str, Any]
 def test_every_contender_has_a_row(a_run: tuple[str, dict, Path]) -> None:
     _, saved, _ = a_run
     names = [(one["workload"], one["contender"]) for one in saved["rows"]]
-    assert names == [(workload, name) for workload in ("W1", "W2") for name in ("fastfed", "plain", "vmap")]
+    assert names == [(workload, name) for workload in ("W1", "W2") for name in CONTENDERS]
     for one in saved["rows"]:
         assert (one["clients"], one["timed"], one["rounds"], one["threads"]) == (5, 5, 2, 1)
         assert 0 < one["p20"] <= one["median"] <= one["p80"]
@@ -104,6 +105,7 @@ def test_speeds_and_ratios_follow_from_the_times(a_run: tuple[str, dict, Path]) 
             assert one["of_peak"] == pytest.approx(one["gigaflops"] * 1e9 / one["peak"])
             assert one["to_plain"] == pytest.approx(those["plain"]["median"] / one["median"])
             assert one["to_vmap"] == pytest.approx(those["vmap"]["median"] / one["median"])
+            assert one["to_chunked"] == pytest.approx(those["chunked vmap"]["median"] / one["median"])
 
 
 def test_scaling_has_every_cohort_once(a_run: tuple[str, dict, Path]) -> None:
