@@ -42,16 +42,20 @@ def shared_fixtures(item: pytest.Item) -> list[str]:
     return [one.baseid for one in made if one.scope != "function" and one.baseid.startswith("tests/")]
 
 
+def group_of(item: pytest.Item) -> str | None:
+    """What is made once and serves several tests is made by one worker: they belong together."""
+    chosen = item.callspec.params if hasattr(item, "callspec") else {}
+    if chosen.get("backend") == "numba":
+        return "numba"  # compiles for seconds
+    if isinstance(chosen.get("name"), str) and "1000003" in chosen["name"]:
+        return str(chosen["name"])  # the oracle of a large case
+    return min(shared_fixtures(item), key=len, default=None)
+
+
+@pytest.hookimpl(tryfirst=True)  # before xdist looks for the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if shared := shared_fixtures(item):
-            item.add_marker(pytest.mark.xdist_group(min(shared, key=len)))  # one worker makes them, once
-            continue
         if "backend" in getattr(item, "fixturenames", ()):
             item.add_marker("backend")
-            if item.callspec.params["backend"] == "numba":  # type: ignore[attr-defined]
-                item.add_marker(pytest.mark.xdist_group("numba"))  # compiled in one worker, not in each
-                continue
-        case = getattr(item, "callspec", None) and item.callspec.params.get("name")  # type: ignore[attr-defined]
-        if isinstance(case, str) and "1000003" in case:
-            item.add_marker(pytest.mark.xdist_group(case))  # one worker computes the large case's oracle, once
+        if group := group_of(item):
+            item.add_marker(pytest.mark.xdist_group(group))
