@@ -3,6 +3,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# Python itself compiles the few files that are imported.
+PIP := $(BIN)/pip install --quiet --no-compile
 NATIVE_SOURCES := $(wildcard csrc/*.h csrc/*.cpp csrc/cpu/*.* csrc/cpu/layers/*)
 CPP := $(NATIVE_SOURCES) $(wildcard csrc/cuda/*)
 NATIVE := setup.py $(NATIVE_SOURCES)
@@ -19,6 +21,8 @@ help: ## list the targets
 run: $(VENV)/.built ## compare four methods on the embedded digits: a table, and a report to open in a browser
 	$(BIN)/fastfed demo --out out/demo
 
+# Two workers with two threads each are more than two cores: threads that wait give way instead of spinning.
+test: export OMP_WAIT_POLICY = passive
 test: style ## style, then every test: CPU backends, Triton's interpreter, CUDA kernels on the host
 	$(BIN)/pytest -n 2 --dist loadgroup
 	TRITON_INTERPRET=1 $(BIN)/pytest -m backend -n 2 tests/kernels
@@ -50,10 +54,12 @@ clean: ## remove .venv and everything that was built
 # torch first: the extension is compiled against the torch that will run it.
 $(VENV)/.torch:
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet torch==2.13.0 'setuptools>=77' wheel
+	$(PIP) torch==2.13.0 'setuptools>=77' wheel
 	@touch $@
 
-# Without the extra `gpu`: its packages are large, and tests need no GPU.
+# Other packages are unpacked while ours is compiled. Without the extra `gpu`: it is large, and tests need no GPU.
 $(VENV)/.built: $(VENV)/.torch pyproject.toml $(NATIVE)
-	$(BIN)/pip install --quiet --no-build-isolation -e '.[test,dev]'
+	@$(BIN)/python .ci/requirements.py test dev > $(VENV)/requirements.txt
+	$(PIP) -r $(VENV)/requirements.txt & others=$$!; \
+	  $(PIP) --no-build-isolation --no-deps -e .; ours=$$?; wait $$others && exit $$ours
 	@touch $@

@@ -44,7 +44,9 @@ EVERY_VARIANT = (  # of these all variants are run, of the others the last one: 
 )
 
 
+@cache
 def tables_of(file: str) -> dict[str, Any]:
+    """What a file says; nobody changes it."""
     return documents.read(FILES[file])
 
 
