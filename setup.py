@@ -57,8 +57,10 @@ def torch_paths() -> tuple[list[str], list[str], int]:
     try:
         import torch
         from torch.utils.cpp_extension import include_paths, library_paths
-    except ImportError:
-        sys.exit(NEEDS_TORCH)
+    except ModuleNotFoundError as error:
+        sys.exit(NEEDS_TORCH if error.name == "torch" else f"FastFed: torch is there, but needs {error.name}")
+    except ImportError as error:
+        sys.exit(f"FastFed: torch is there, but cannot be imported: {error}")
     return include_paths(), library_paths(), int(torch.compiled_with_cxx11_abi())
 
 

@@ -15,7 +15,7 @@ _CAPTION = (
     "updates/s: clients trained a second, server's step included; spread: 80th and 20th percentile of the time;\n"
     "GFLOP/s count useful products only; of sgemm: share of a 1024 x 1024 x 1024 product in the same turns;\n"
     "memory: what the process grows by in a round; differs: aggregate from fastfed's, relative;\n"
-    "vmap: the cohort at once where memory allows; chunked vmap: the fastest of several smaller numbers at once"
+    "vmap: the cohort at once, as one writes it; chunked vmap: the fastest of several smaller numbers at once"
 )
 _SCALING_CAPTION = (
     "efficiency: speed-up over one thread, divided by the threads;\nbeyond 1,000 clients the examples are shared"

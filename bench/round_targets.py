@@ -27,7 +27,7 @@ class Target:
     def words(self) -> str:
         if self.measure == MEMORY:
             return f"< {self.value:.0%} more memory, {FEW:,} to {MANY:,} clients"
-        return f">= {self.value:g}x {self.measure}"
+        return f">= {self.value:g}x {self.measure}{', the cohort at once' if self.measure == VMAP else ''}"
 
 
 TARGETS: tuple[Target, ...] = (

@@ -117,11 +117,12 @@ class _Variant(NamedTuple):
 
 
 def _variants(workload: Workload, cohort: int) -> list[_Variant]:
-    """Every peer that runs, once for each chunk that its clients fill."""
+    """Every peer that runs, once for each chunk that its clients fill; half a cohort is the largest chunk of one."""
     found: list[_Variant] = []
     for name, peer in workload.peers.items():
         clients = min(peer.clients, cohort)
-        chunks = () if peer.skipped else dict.fromkeys(min(chunk, clients) for chunk in peer.chunks)
+        most = min(clients, max(1, cohort // 2)) if name == CHUNKED else clients
+        chunks = () if peer.skipped else dict.fromkeys(min(chunk, most) for chunk in peer.chunks)
         found += [_Variant(name, clients, chunk) for chunk in chunks]
     return found
 

@@ -12,6 +12,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import platform
@@ -26,11 +27,6 @@ from typing import Any
 
 import numpy as np
 import torch
-
-try:
-    import fcntl
-except ImportError:  # not on every system
-    fcntl = None  # type: ignore[assignment]
 
 from . import checkpoint as checkpoints
 from . import costs
@@ -318,7 +314,7 @@ def execute(
     is finished stays as it is.
 
     `progress` as in ``Simulation.run``; `fed` where the data is loaded already. Raises `ConfigError` or `RunExists`
-    before anything is written, `RunFailed` if it breaks down; Ctrl-C leaves a checkpoint, and is passed on.
+    before anything of a run is changed, `RunFailed` if it breaks down; Ctrl-C leaves a checkpoint, and is passed on.
     """
     home = Path(path)
     sim = None
@@ -328,7 +324,7 @@ def execute(
         create(home, config, sim)
     elif is_finished(config, home):
         return read(home)
-    with _alone(home):
+    with alone(home):
         sim = _taken_up(config, home, fed) if sim is None else sim
         with _kept_in_mind(home):
             going = {**config.going, "until": config.going.get("rounds")}
@@ -378,18 +374,17 @@ def _taken_up(config: Config, home: Path, fed: Federation | None) -> Simulation:
 
 
 @contextmanager
-def _alone(home: Path) -> Iterator[None]:
+def alone(home: Path) -> Iterator[None]:
     """Nobody else goes on with the run meanwhile. The lock is the system's, which lets go of it whatever becomes of us;
-    a system or a disk without locks does without."""
+    a disk without locks does without."""
     handle = os.open(home, os.O_RDONLY)
     try:
-        if fcntl is not None:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise RunExists(f"{home}: another process is at work on this run; wait for it, or stop it") from None
-            except OSError:
-                pass
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise RunExists(f"{home}: another process is at work on this run; wait for it, or stop it") from None
+        except OSError:
+            pass
         yield
     finally:
         os.close(handle)

@@ -92,6 +92,7 @@ def test_every_contender_has_a_row(a_run: tuple[str, dict, Path]) -> None:
         assert (one["clients"], one["timed"], one["rounds"], one["threads"]) == (5, 5, 2, 1)
         assert 0 < one["p20"] <= one["median"] <= one["p80"]
         assert 0 <= one["difference"] < 1e-5
+        assert one["chunk"] == {"vmap": 5, "chunked vmap": 2}.get(one["contender"], 1)
         assert one["memory"] == (3 * MEGABYTE if one["contender"] == "fastfed" else None)
     assert saved["growth"] is None  # full scale only
 

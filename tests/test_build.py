@@ -109,11 +109,19 @@ print(json.dumps({**found, **doctor.examine().as_dict()}))
 
 
 def test_setup_without_torch_says_what_to_do(checkout: Path, tmp_path: Path) -> None:
-    (tmp_path / "torch.py").write_text("raise ImportError('No module named torch')\n")
+    (tmp_path / "torch.py").write_text("raise ModuleNotFoundError('No module named torch', name='torch')\n")
     said = python("setup.py", "--version", cwd=checkout, PYTHONPATH=str(tmp_path))
     assert said.returncode == 1
     assert "pip install torch==" in said.stderr
     assert "--no-build-isolation" in said.stderr
+    assert "Traceback" not in said.stderr
+
+
+def test_setup_with_half_a_torch_says_what_is_wrong(checkout: Path, tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text("raise ImportError('libgomp.so.1 is missing')\n")
+    said = python("setup.py", "--version", cwd=checkout, PYTHONPATH=str(tmp_path))
+    assert said.returncode == 1
+    assert "torch is there, but cannot be imported: libgomp.so.1 is missing" in said.stderr
     assert "Traceback" not in said.stderr
 
 

@@ -511,6 +511,7 @@ REAL = {
     "afo/qmnist_heatmap": ["qmnist_writers", "mnist"],
     "cc/fashion_mnist": ["fmnist"],
     "dsgd/table1_mnist_fmnist": ["mnist"],
+    "dsgd/table4_fmnist": ["fmnist"],
     "fedada2/private_tags": ["stackexchange"],
 }
 

@@ -124,7 +124,7 @@ def whole_rounds(
     json_file: Annotated[Path | None, typer.Option("--json", help="Write all measurements as JSON.")] = None,
     plot: Plot = None,
 ) -> None:
-    """Time whole rounds beside a plain PyTorch client loop and torch.func.vmap.
+    """Time whole rounds beside a plain PyTorch client loop and torch.func.vmap, over the cohort at once and in chunks.
 
     Clients train with SGD, the server steps with FedAdam. All contenders of a workload see the same batches, must agree
     about the aggregate before any is timed, and take turns.

@@ -171,12 +171,16 @@ def with_data(tables: Mapping[str, Any], data: Sequence[str]) -> dict[str, Any]:
 
 
 def check_data(files: Sequence[Mapping[str, Any]], data: Sequence[str]) -> None:
-    """Refuses a directory for a data set that none of these files' tables name."""
-    read = dict.fromkeys(_named(tables.get("data")) for tables in files)
+    """Refuses what would be read by nobody, or by the wrong one: files of several data sets may bear the same names."""
+    read = list(dict.fromkeys(name for tables in files if (name := _named(tables.get("data"))) is not None))
     for text in data:
-        owner, _ = _addressed(text)
+        owner, directory = _addressed(text)
+        if owner is None and len(read) > 1 and text != SYNTHETIC:
+            raise ConfigError(f"--data: must say for which of {', '.join(read)}, as in {read[0]}=DIR, got {text!r}")
+        if owner is not None and directory in ("", SYNTHETIC):
+            raise ConfigError(f"--data: must have a directory behind the name, as in {owner}=DIR, got {text!r}")
         if owner is not None and owner not in read:
-            raise ConfigError(f"--data: {text!r} is for data that is not read here; {' and '.join(map(str, read))} is")
+            raise ConfigError(f"--data: {text!r} is for data that is not read here; {' and '.join(read)} is")
 
 
 def _directories_for(table: Any, data: Sequence[str]) -> list[str]:
@@ -184,9 +188,10 @@ def _directories_for(table: Any, data: Sequence[str]) -> list[str]:
     return [directory for owner, directory in map(_addressed, data) if owner in (None, _named(table))]
 
 
-def _named(table: Any) -> Any:
+def _named(table: Any) -> str | None:
     """The name of the data set, if there is one; whether it is any good is checked elsewhere."""
-    return table.get("name") if isinstance(table, Mapping) else None
+    name = table.get("name") if isinstance(table, Mapping) else None
+    return name if isinstance(name, str) else None
 
 
 def _addressed(text: str) -> tuple[str | None, str]:

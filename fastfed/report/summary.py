@@ -74,7 +74,7 @@ def is_share(metric: str) -> bool:
 
 
 def final_values(group: Group, metric: str) -> list[float]:
-    """The last evaluation of each run that ended in a finite number."""
+    """The last evaluation of each run that did not diverge."""
     return [value for entry in group.entries if (value := _final(entry.history, metric)) is not None]
 
 
@@ -139,8 +139,8 @@ def _estimated(values: Sequence[float]) -> Estimate | None:
 
 
 def _final(history: History, metric: str) -> float | None:
-    """The newest evaluation, also if it was not finite: a run that diverged has no final metric."""
-    values = [row[metric] for row in history if metric in row]
+    """The newest evaluation. A run that diverged has none: what it still evaluates is the model of before."""
+    values = [row[metric] for row in history if metric in row] if diverged_at(history) is None else []
     return float(values[-1]) if values and values[-1] is not None else None
 
 

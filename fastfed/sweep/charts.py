@@ -26,7 +26,7 @@ _MOST_TASKS, _MOST_PAIRS, _MOST_LINES = 12, 6, 12
 @dataclass(frozen=True)
 class Matrix:
     """A metric by two settings, for one method: `values[i][j]` is at `up[i]`, `across[j]`; None where there is none,
-    because the point failed, diverged to no number, or was never run. Where there are more than two settings, the best
+    because the point failed, diverged, or was never run. Where there are more than two settings, the best
     over the others."""
 
     title: str
@@ -94,7 +94,7 @@ def heat_maps(found: Sequence[Cell], metric: str) -> list[HeatMap]:
                 for method, cells_of in _by_method(own).items()
                 if all(across in cell.point.settings and up in cell.point.settings for cell in cells_of)
             ]
-            if panels:
+            if any(value is not None for panel in panels for row in panel.values for value in row):
                 name = _id("heat_map", up, across, *([task] if len(tasks) > 1 else []))
                 maps.append(HeatMap(name, task, metric, across, up, panels))
     return maps

@@ -191,8 +191,10 @@ def _carry_out(task: Task, config: Config, fed: Federation) -> dict[str, Any]:
 
 def _clear_unborn(home: Path) -> None:
     """Removes what a point left that was killed while its directory was made: nothing has been computed there yet."""
-    if runs.holds_run(home) and not (home / runs.ROUNDS).exists() and not (home / runs.CHECKPOINT).exists():
-        shutil.rmtree(home)
+    if runs.holds_run(home):
+        with suppress(runs.RunExists), runs.alone(home):  # somebody else's may be about to begin
+            if not (home / runs.ROUNDS).exists() and not (home / runs.CHECKPOINT).exists():
+                shutil.rmtree(home)
 
 
 def _sentence(error: Exception) -> str:

@@ -178,15 +178,38 @@ def test_a_directory_may_be_for_one_data_set_alone() -> None:
     assert config.with_data(mnist, ["run=1/digits"])["data"]["root"] == "run=1/digits"
 
 
-def test_a_directory_for_data_that_is_not_read_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("data", "sentence"),
+    [
+        ("fashion_mnist=/clothes", "'fashion_mnist=/clothes' is for data that is not read here; mnist is"),
+        ("mnist=", "must have a directory behind the name, as in mnist=DIR, got 'mnist='"),
+        ("mnist=synthetic", "must have a directory behind the name, as in mnist=DIR, got 'mnist=synthetic'"),
+    ],
+)
+def test_a_directory_for_nobody_is_refused(tmp_path: Path, data: str, sentence: str) -> None:
     file = tmp_path / "a.toml"
     file.write_text('[data]\nname = "mnist"\npartition = "iid"\nclients = 2\n')
     with pytest.raises(config.ConfigError) as caught:
-        config.load(file, data=["fashion_mnist=/clothes"])
-    sentence = "--data: 'fashion_mnist=/clothes' is for data that is not read here; mnist is"
-    assert str(caught.value) == sentence
+        config.load(file, data=[data])
+    assert str(caught.value) == f"--data: {sentence}"
     with pytest.raises(config.ConfigError, match=re.escape(sentence)):
-        plan(file, ["run.rounds=1,2"], data=["fashion_mnist=/clothes"])
+        plan(file, ["run.rounds=1,2"], data=[data])
+
+
+def test_two_data_sets_do_not_share_a_directory(tmp_path: Path) -> None:
+    """Their files bear the same names: one would be taken for the other."""
+    file = tmp_path / "a.toml"
+    file.write_text('[data]\nname = "mnist"\npartition = "iid"\nclients = 2\n')
+    with pytest.raises(config.ConfigError) as caught:
+        plan(file, ["data.name=mnist,fashion_mnist"], data=["/m"])
+    assert str(caught.value) == "--data: must say for which of mnist, fashion_mnist, as in mnist=DIR, got '/m'"
+
+
+def test_a_name_that_is_no_name_gets_its_own_sentence(tmp_path: Path) -> None:
+    file = tmp_path / "a.toml"
+    file.write_text('[data]\nname = ["mnist"]\n')
+    with pytest.raises(config.ConfigError, match=re.escape("data.name: must be one of")):
+        config.load(file, data=["/m"])
 
 
 @pytest.mark.parametrize(

@@ -77,6 +77,12 @@ def test_divergence_is_the_first_of_the_rounds_at_the_end() -> None:
     assert diverged_at(history(good, idle)) is None
 
 
+def test_what_is_evaluated_after_the_end_is_no_final_metric() -> None:
+    rows = [{"round": 1, "train_loss": 0.5, METRIC: 0.8}, {"round": 2, "train_loss": None, "skipped": 3, METRIC: 0.8}]
+    (one,) = summary(Group("A", 0, (Entry("A", History(rows)),)))
+    assert (one.final, one.ended_well, one.status) == (None, 0, "diverged at round 2")
+
+
 def test_an_interrupted_run_says_so() -> None:
     (one,) = summary(group("A", [0.5], status="interrupted"))
     assert one.status == "interrupted"

@@ -52,6 +52,14 @@ def test_heat_map_has_holes_where_nothing_came_out() -> None:
     assert sum(value is None for row in values for value in row) == 2
 
 
+def test_a_task_of_which_nothing_came_has_no_heat_map() -> None:
+    grid = [
+        {"client.lr": c, "server.lr": s, "data.alpha": a} for c in (0.1, 1.0) for s in (0.1, 1.0) for a in (1.0, 2.0)
+    ]
+    found = [cell(one, 0.5 if one["data.alpha"] == 1.0 else None) for one in grid]
+    assert [one.title for one in charts.heat_maps(found, "test_accuracy")] == ["alpha 1"]
+
+
 def test_every_task_has_a_heat_map_of_its_own() -> None:
     found = charts.heat_maps([*grid_of(**{"data.alpha": 0.1}), *grid_of(**{"data.alpha": 1.0})], "test_accuracy")
     assert [one.title for one in found] == ["alpha 0.1", "alpha 1"]
