@@ -6,6 +6,7 @@ own: ``TRITON_INTERPRET=1 pytest -m backend``, ``FASTFED_CUDA_HOST=1 pytest -m b
 
 from __future__ import annotations
 
+import gc
 import signal
 
 import pytest
@@ -59,3 +60,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("backend")
         if group := group_of(item):
             item.add_marker(pytest.mark.xdist_group(group))
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """What was imported and collected stays until the end: the garbage collector need not look at it any more."""
+    gc.collect()
+    gc.freeze()
