@@ -499,7 +499,7 @@ def weighted_sum(deltas: Tensor, weights: Tensor, out: Tensor | None = None, *, 
         weights = weights.to(dtype)
     if out is None:
         out = deltas.new_empty(d, dtype=dtype)
-    else:
+    elif not check.plainly_fine(out, (), (), (), (deltas, weights)) or out.dim() != 1 or out.numel() != d:
         check.like("out", out, deltas.new_empty(0, dtype=dtype), deltas.shape[1:])
         check.disjoint([("out", out)], [("deltas", deltas), ("weights", weights)])
     registry.pick(backend, out).weighted_sum(deltas, weights, out)
