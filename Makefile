@@ -3,8 +3,9 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# Python itself compiles the few files that are imported.
+# Python itself compiles the few files that are imported, and must be allowed to keep that for the next process.
 PIP := $(BIN)/pip install --quiet --no-compile
+unexport PYTHONDONTWRITEBYTECODE
 NATIVE_SOURCES := $(wildcard csrc/*.h csrc/*.cpp csrc/cpu/*.* csrc/cpu/layers/*)
 CPP := $(NATIVE_SOURCES) $(wildcard csrc/cuda/*)
 NATIVE := setup.py $(NATIVE_SOURCES)
