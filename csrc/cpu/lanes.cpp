@@ -13,6 +13,13 @@ namespace {
 
 constexpr int kSquareLanes = 16;
 
+// The tree of the blocks' sums (blocks.inl): a norm has the same bits whether or not it is wanted before the sum.
+double folded(double (&lanes)[kSquareLanes]) {
+  for (int half = kSquareLanes / 2; half > 0; half /= 2)
+    for (int l = 0; l < half; ++l) lanes[l] += lanes[l + half];
+  return lanes[0];
+}
+
 // sum = weight * (x - start), added to what is there if Add; x = start. Returns the sum of (x - start)^2, in fixed
 // lanes.
 template <bool Add>
@@ -35,9 +42,7 @@ FF_CLONES double take_delta(Size n, float weight, float* __restrict x, const flo
     x[i + l] = start[i + l];
     lanes[l] += double(delta) * double(delta);
   }
-  double squares = 0;
-  for (double lane : lanes) squares += lane;
-  return squares;
+  return folded(lanes);
 }
 
 // Likewise for a row of the table that ends at from + alpha * gradient, or at `from` where there is no gradient.
@@ -59,9 +64,7 @@ FF_CLONES double take_row(Size n, float weight, const float* __restrict from, fl
     sum[i + l] = Add ? sum[i + l] + weight * delta : weight * delta;
     lanes[l] += double(delta) * double(delta);
   }
-  double squares = 0;
-  for (double lane : lanes) squares += lane;
-  return squares;
+  return folded(lanes);
 }
 
 FF_CLONES void scaled(Size n, float scale, const float* __restrict sum, float* __restrict out) {

@@ -42,12 +42,18 @@ void gemm(char op_a, char op_b, std::int64_t m, std::int64_t n, std::int64_t k, 
 // The library packs both matrices before it multiplies: with few rows or few columns that costs more than the product.
 constexpr std::int64_t kFewRows = 128, kFewColumns = 32;
 
+bool dots(std::int64_t rows, std::int64_t out, std::int64_t in) {
+  const Reach& reach = products().reach;
+  if (out <= kFewColumns) return rows <= kFewRows;
+  if (in < reach.dot_depth || rows > kFewRows) return false;
+  return out <= reach.dot_columns || (rows <= reach.dot_rows && in % reach.dot_multiple == 0);
+}
+
 }  // namespace
 
 void product_nt(std::int64_t rows, std::int64_t out, std::int64_t in, const float* x, const float* w, const float* bias,
                 float* y) {
-  if (rows <= kFewRows && (out <= kFewColumns || in >= products().reach.dot_depth))
-    return products().dot({rows, out, in, x, in, w, in, y, out, bias, 0});
+  if (dots(rows, out, in)) return products().dot({rows, out, in, x, in, w, in, y, out, bias, 0});
   for (std::int64_t r = 0; bias && r < rows; ++r) std::memcpy(y + r * out, bias, std::size_t(out) * sizeof(float));
   gemm('N', 'T', rows, out, in, 1.0f, x, in, w, in, bias ? 1.0f : 0.0f, y);
 }

@@ -53,7 +53,9 @@ struct Dot {
 
 // Where our own products are better than the library's, beyond the narrow matrices that it is not made for.
 struct Reach {
-  std::int64_t dot_depth;   // dot products at least as long: they pay at their end, where lanes are added up
+  // Dot products at least as long, as they pay at their end, where lanes are added up; and of these at most as many
+  // rows, unless there are few columns. Rows of b whose length is no multiple begin amid the lines of the cache.
+  std::int64_t dot_depth, dot_rows, dot_columns, dot_multiple;
   std::int64_t outer_rows;  // outer products of at most as many rows
   bool updates;             // updates
 };

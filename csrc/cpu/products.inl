@@ -2,6 +2,7 @@
 // registers; contraction to fused multiply-adds is wanted here (setup.py: -ffp-contract=fast).
 
 #include <memory>
+#include <utility>
 
 #include "cpu/products.h"
 #include "cpu/vectors.inl"
@@ -25,20 +26,6 @@ constexpr Size kStripe = kColumns * kWidth;
 
 // Numbers of an operand that are read again and again, and should stay in a core's second cache.
 constexpr Size kPanel = 65536;
-
-typedef int Lanes __attribute__((vector_size(kWidth * 4)));
-
-// The sum of all lanes, folded in halves.
-inline float folded(Vec v) {
-#pragma GCC unroll 4
-  for (int half = kWidth / 2; half > 0; half /= 2) {
-    Lanes partner;
-#pragma GCC unroll 16
-    for (int i = 0; i < kWidth; ++i) partner[i] = i ^ half;
-    v += __builtin_shuffle(v, partner);
-  }
-  return v[0];
-}
 
 // ---- outer products ------------------------------------------------------------------------------------------------
 
@@ -274,80 +261,128 @@ void update(const Update& u) {
 
 // ---- dot products --------------------------------------------------------------------------------------------------
 
-// `plus`: C numbers that are added, plus_row apart for the next row; or null.
-template <int R, int C>
-void dot_tile(const Dot& d, const float* __restrict a, const float* __restrict b, float* c, const float* plus,
-              Size plus_row) {
-  Vec sum[R][C];
-#pragma GCC unroll 4
-  for (int r = 0; r < R; ++r)
+typedef int Lanes __attribute__((vector_size(kWidth * 4)));
+typedef float Four __attribute__((vector_size(16), aligned(4), may_alias));
+constexpr auto kEach = std::make_integer_sequence<int, kWidth>{};
+
+// Shuffles take their places from a list that is known when this is compiled: places worked out in a loop are worked
+// out again at every call.
+
+// Of every block of four lanes, four of the eight that a (0 to 3) and b (4 to 7) have there.
+template <int P, int Q, int R, int S, int... I> inline Vec pick(Vec a, Vec b, std::integer_sequence<int, I...>) {
+  constexpr int from[] = {P, Q, R, S};
+  return __builtin_shuffle(a, b, Lanes{(I / 4 * 4 + from[I % 4] % 4 + from[I % 4] / 4 * kWidth)...});
+}
+
+template <int Half, int... I> inline Vec add_halves(Vec v, std::integer_sequence<int, I...>) {
+  return v + __builtin_shuffle(v, Lanes{(I ^ Half)...});
+}
+
+// The sums of the lanes of four vectors, folded together: half the work of one after the other.
+inline Four folded(Vec a, Vec b, Vec c, Vec d) {
+  const Vec ab = pick<0, 4, 1, 5>(a, b, kEach) + pick<2, 6, 3, 7>(a, b, kEach);
+  const Vec cd = pick<0, 4, 1, 5>(c, d, kEach) + pick<2, 6, 3, 7>(c, d, kEach);
+  Vec all = pick<0, 1, 4, 5>(ab, cd, kEach) + pick<2, 3, 6, 7>(ab, cd, kEach);
+  if constexpr (kWidth >= 16) all = add_halves<8>(all, kEach);
+  if constexpr (kWidth >= 8) all = add_halves<4>(all, kEach);
+  return Four{all[0], all[1], all[2], all[3]};
+}
+
+#if defined(__AVX512F__)
+constexpr int kDotRows = 6, kDotColumns = 4;
+#elif defined(__AVX2__)
+constexpr int kDotRows = 3, kDotColumns = 4;
+#else
+constexpr int kDotRows = 2, kDotColumns = 4;
+#endif
+
+// Numbers of `a` that are read again for every few rows of b, and should come fast.
+constexpr Size kDotPanel = 16384, kDotDepth = 1024;
+
+// R rows by C columns.
+template <int R, int C> void dot_tile(const Dot& d, Size i, Size j) {
+  const float* a = d.a + i * d.a_row;
+  const float* b = d.b + j * d.b_row;
+  Vec sum[R][4];
 #pragma GCC unroll 6
-    for (int v = 0; v < C; ++v) sum[r][v] = Vec{};
+  for (int r = 0; r < R; ++r)
+#pragma GCC unroll 4
+    for (int v = 0; v < 4; ++v) sum[r][v] = Vec{};
   Size k = 0;
   for (; k + kWidth <= d.depth; k += kWidth) {
     Vec left[R];
-#pragma GCC unroll 4
-    for (int r = 0; r < R; ++r) left[r] = load(a + r * d.a_row + k);
 #pragma GCC unroll 6
+    for (int r = 0; r < R; ++r) left[r] = load(a + r * d.a_row + k);
+#pragma GCC unroll 4
     for (int v = 0; v < C; ++v) {
       const Vec right = load(b + v * d.b_row + k);
-#pragma GCC unroll 4
+#pragma GCC unroll 6
       for (int r = 0; r < R; ++r) sum[r][v] = left[r] * right + sum[r][v];
     }
   }
   if (k < d.depth) {
     const int n = int(d.depth - k);
     Vec right[C];
-#pragma GCC unroll 6
-    for (int v = 0; v < C; ++v) right[v] = load_part(b + v * d.b_row + k, n);
 #pragma GCC unroll 4
+    for (int v = 0; v < C; ++v) right[v] = load_part(b + v * d.b_row + k, n);
+#pragma GCC unroll 6
     for (int r = 0; r < R; ++r) {
       const Vec left = load_part(a + r * d.a_row + k, n);
-#pragma GCC unroll 6
+#pragma GCC unroll 4
       for (int v = 0; v < C; ++v) sum[r][v] = left * right[v] + sum[r][v];
     }
   }
-#pragma GCC unroll 4
-  for (int r = 0; r < R; ++r)
 #pragma GCC unroll 6
-    for (int v = 0; v < C; ++v) c[r * d.c_row + v] = folded(sum[r][v]) + (plus ? plus[r * plus_row + v] : 0.0f);
-}
-
-#if defined(__AVX512F__)
-constexpr int kDotRows = 4, kDotColumns = 6;
-#elif defined(__AVX2__)
-constexpr int kDotRows = 4, kDotColumns = 3;
-#else
-constexpr int kDotRows = 2, kDotColumns = 4;
-#endif
-
-template <int C> void dot_stripe(const Dot& d, Size j) {
-  const float* b = d.b + j * d.b_row;
-  const auto plus = [&](Size i) { return d.plus ? d.plus + i * d.plus_row + j : nullptr; };
-  Size i = 0;
-  for (; i + kDotRows <= d.rows; i += kDotRows)
-    dot_tile<kDotRows, C>(d, d.a + i * d.a_row, b, d.c + i * d.c_row + j, plus(i), d.plus_row);
-  for (; i < d.rows; ++i) dot_tile<1, C>(d, d.a + i * d.a_row, b, d.c + i * d.c_row + j, plus(i), d.plus_row);
-}
-
-template <int C> void dot_last_stripe(const Dot& d, Size j) {
-  if constexpr (C > 0) {
-    if (d.cols - j == C)
-      dot_stripe<C>(d, j);
+  for (int r = 0; r < R; ++r) {
+    const Four sums = folded(sum[r][0], sum[r][1], sum[r][2], sum[r][3]);
+    float* c = d.c + (i + r) * d.c_row + j;
+    const float* plus = d.plus ? d.plus + (i + r) * d.plus_row + j : nullptr;
+    if constexpr (C == 4)
+      *reinterpret_cast<Four*>(c) = plus ? sums + *reinterpret_cast<const Four*>(plus) : sums;
     else
-      dot_last_stripe<C - 1>(d, j);
+      for (int v = 0; v < C; ++v) c[v] = sums[v] + (plus ? plus[v] : 0.0f);
   }
 }
 
-void dot_part(const Dot& d) {
+template <int R, int C> void dot_rows(const Dot& d, Size i, Size end, Size j) {
+  if constexpr (R > 0) end - i == R ? dot_tile<R, C>(d, i, j) : dot_rows<R - 1, C>(d, i, end, j);
+}
+
+// All rows of C columns, dealt evenly to as few tiles as can be: no small one is left at the end.
+template <int C> void dot_stripe(const Dot& d, Size j) {
+  const Size tiles = (d.rows + kDotRows - 1) / kDotRows;
+  for (Size t = 0; t < tiles; ++t) dot_rows<kDotRows, C>(d, d.rows * t / tiles, d.rows * (t + 1) / tiles, j);
+}
+
+template <int C> void dot_last_stripe(const Dot& d, Size j) {
+  if constexpr (C > 0) d.cols - j == C ? dot_stripe<C>(d, j) : dot_last_stripe<C - 1>(d, j);
+}
+
+void dot_panel(const Dot& d) {
   Size j = 0;
   for (; j + kDotColumns <= d.cols; j += kDotColumns) dot_stripe<kDotColumns>(d, j);
   dot_last_stripe<kDotColumns - 1>(d, j);
 }
 
-// Along the depth, as much of `a` in one go as stays in the cache while all of b passes by.
+// As many rows in one go as stay in the cache while all of b passes by.
+void dot_part(const Dot& d) {
+  const Size fit = kDotPanel / d.depth, most = fit > kDotRows ? fit : kDotRows;
+  const Size panels = (d.rows + most - 1) / most;
+  for (Size p = 0; p < panels; ++p) {
+    const Size begin = d.rows * p / panels;
+    Dot panel = d;
+    panel.rows = d.rows * (p + 1) / panels - begin;
+    panel.a += begin * d.a_row;
+    panel.c += begin * d.c_row;
+    if (d.plus) panel.plus += begin * d.plus_row;
+    dot_panel(panel);
+  }
+}
+
+// Long sums are added up in parts, so that a part of b stays in the cache for all rows.
 void dot(const Dot& d) {
-  const Size most = d.rows * d.depth <= kPanel ? d.depth : kPanel / d.rows / kWidth * kWidth;
+  const Size parts = (d.depth + kDotDepth - 1) / kDotDepth;
+  const Size most = ((d.depth + parts - 1) / parts + kWidth - 1) / kWidth * kWidth;
   for (Size k = 0; k < d.depth; k += most) {
     Dot part = d;
     part.depth = d.depth - k < most ? d.depth - k : most;
@@ -365,11 +400,11 @@ void dot(const Dot& d) {
 // processor is not of its maker's, and so round every product to the size of a weight: never there.
 Reach reach() {
 #if defined(__AVX512F__)
-  return {512, 0, !__builtin_cpu_is("intel")};
+  return {192, 32, 128, 8, 0, !__builtin_cpu_is("intel")};
 #elif defined(__AVX2__)
-  return {192, 24, true};
+  return {192, 128, 32, 1, 24, true};
 #else
-  return {512, 0, true};
+  return {512, 128, 32, 1, 0, true};
 #endif
 }
 

@@ -163,7 +163,8 @@ RULES: dict[str, Client] = {
     "sgd corrected": ff_clients.SGD(lr=0.3, warmup=3, **CORRECTED),
     "momentum": Momentum(lr=0.1, momentum=0.7, weight_decay=0.05),
     "adagrad": AdaGrad(lr=0.1, eps=1e-3, v0=0.2, **CORRECTED),
-    "adagrad delayed": AdaGrad(lr=0.1, eps=1e-3, delay=2, floor=0.5),
+    # v0: a delayed v of almost nothing would divide roundings by almost nothing, and any order of a sum could fail
+    "adagrad delayed": AdaGrad(lr=0.1, eps=1e-3, v0=0.05, delay=2, floor=0.5),
     "adam": Adam(lr=0.02, beta1=0.8, beta2=0.95, eps=1e-3, **CORRECTED),
     "adam delayed by epochs": Adam(lr=0.02, eps=1e-3, delay=2, delay_unit="epoch", warmup=2),
     "sm3": SM3(lr=0.1, eps=1e-3, weight_decay=0.05),
