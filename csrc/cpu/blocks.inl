@@ -8,6 +8,7 @@
 #endif
 
 #include "cpu/blocks.h"
+#include "cpu/square_lanes.h"
 
 namespace fastfed {
 namespace {
@@ -21,35 +22,22 @@ constexpr bool kHasMasks = false;
 
 // ---- sums in fixed lanes -------------------------------------------------------------------------------------------
 
-struct Lanes {
-  double lane[kLanes] = {};
-
-  // A fixed tree, the same for every level.
-  double folded() const {
-    double sums[kLanes];
-    for (int i = 0; i < kLanes; ++i) sums[i] = lane[i];
-    for (int half = kLanes / 2; half > 0; half /= 2)
-      for (int i = 0; i < half; ++i) sums[i] += sums[i + half];
-    return sums[0];
-  }
-};
-
-// Sum over i of square(term(i)); element i always goes to lane i % kLanes.
+// Sum over i of square(term(i)).
 template <class Term> FF_FN double sum_of_squares(std::int64_t n, Term term) {
-  Lanes lanes;
+  double lanes[kSquareLanes] = {};
   std::int64_t i = 0;
-  for (; i + kLanes <= n; i += kLanes) {
+  for (; i + kSquareLanes <= n; i += kSquareLanes) {
 #pragma GCC unroll 16
-    for (int l = 0; l < kLanes; ++l) {
+    for (int l = 0; l < kSquareLanes; ++l) {
       const double a = double(term(i + l));
-      lanes.lane[l] += a * a;
+      lanes[l] += a * a;
     }
   }
   for (int l = 0; i + l < n; ++l) {
     const double a = double(term(i + l));
-    lanes.lane[l] += a * a;
+    lanes[l] += a * a;
   }
-  return lanes.folded();
+  return folded(lanes);
 }
 
 // ---- elementwise rules ---------------------------------------------------------------------------------------------

@@ -6,19 +6,11 @@
 #include "cpu/clones.h"
 #include "cpu/loops.h"
 #include "cpu/parallel.h"
+#include "cpu/square_lanes.h"
 #include "cpu/tables.h"
 
 namespace fastfed {
 namespace {
-
-constexpr int kSquareLanes = 16;
-
-// The tree of the blocks' sums (blocks.inl): a norm has the same bits whether or not it is wanted before the sum.
-double folded(double (&lanes)[kSquareLanes]) {
-  for (int half = kSquareLanes / 2; half > 0; half /= 2)
-    for (int l = 0; l < half; ++l) lanes[l] += lanes[l + half];
-  return lanes[0];
-}
 
 // sum = weight * (x - start), added to what is there if Add; x = start. Returns the sum of (x - start)^2, in fixed
 // lanes.
@@ -120,12 +112,13 @@ double DeltaSum::add(float weight, float* x, const float* start, const RowMoves&
     const auto take = fresh_ ? take_delta<false> : take_delta<true>;
     squares += take(n, weight, x + begin, start + begin, sum_.data() + begin);
   });
-  if (tracks_) squares += add_rows_of(weight, x, start, moves);
+  if (tracks_) squares = add_rows_of(weight, x, start, moves, squares);
   fresh_ = false;
   return squares;
 }
 
-double DeltaSum::add_rows_of(float weight, const float* x, const float* start, const RowMoves& moves) {
+// Returns `squares` with those of the rows, added one by one as Worker::delta_squares does.
+double DeltaSum::add_rows_of(float weight, const float* x, const float* start, const RowMoves& moves, double squares) {
   const Size width = table_.width;
   const auto take = [&](Size row, const float* from, float alpha) {
     const Size begin = table_.offset + row * width;
@@ -133,7 +126,6 @@ double DeltaSum::add_rows_of(float weight, const float* x, const float* start, c
                                                                                moves.workspace, start + begin,
                                                                                sum_.data() + begin);
   };
-  double squares = 0;
   for (std::int32_t row : moves.touched) {
     const bool goes_on = moves.pending && moves.pending->has(row);
     if (goes_on)

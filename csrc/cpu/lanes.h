@@ -43,7 +43,7 @@ class DeltaSum {
 
  private:
   template <class Work> void for_dense(Work work) const;
-  double add_rows_of(float weight, const float* x, const float* start, const RowMoves& moves);
+  double add_rows_of(float weight, const float* x, const float* start, const RowMoves& moves, double squares);
   bool first_touch(std::int32_t row);
 
   Size d_;

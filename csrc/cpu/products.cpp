@@ -1,6 +1,7 @@
 // Which product runs where: our own tiles or libtorch's sgemm, as measured.
 #include "cpu/products.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "cpu/simd.h"
@@ -35,17 +36,19 @@ namespace {
 // Row-major c (m, n) = alpha * op(a) . op(b) + beta * c
 void gemm(char op_a, char op_b, std::int64_t m, std::int64_t n, std::int64_t k, float alpha, const float* a,
           std::int64_t a_row, const float* b, std::int64_t b_row, float beta, float* c) {
-  const int im = int(m), in = int(n), ik = int(k), lda = int(a_row), ldb = int(b_row), ldc = int(n);
+  const auto stride = [](std::int64_t row) { return int(std::max<std::int64_t>(row, 1)); };  // of empty rows too
+  const int im = int(m), in = int(n), ik = int(k), lda = stride(a_row), ldb = stride(b_row), ldc = stride(n);
   sgemm_(&op_b, &op_a, &in, &im, &ik, &alpha, b, &ldb, a, &lda, &beta, c, &ldc);
 }
 
 // The library packs both matrices before it multiplies: with few rows or few columns that costs more than the product.
 constexpr std::int64_t kFewRows = 128, kFewColumns = 32;
 
-bool dots(std::int64_t rows, std::int64_t out, std::int64_t in) {
+bool takes_dots(std::int64_t rows, std::int64_t out, std::int64_t in) {
+  if (rows > kFewRows) return false;
+  if (out <= kFewColumns) return true;
   const Reach& reach = products().reach;
-  if (out <= kFewColumns) return rows <= kFewRows;
-  if (in < reach.dot_depth || rows > kFewRows) return false;
+  if (in < reach.dot_depth) return false;
   return out <= reach.dot_columns || (rows <= reach.dot_rows && in % reach.dot_multiple == 0);
 }
 
@@ -53,7 +56,7 @@ bool dots(std::int64_t rows, std::int64_t out, std::int64_t in) {
 
 void product_nt(std::int64_t rows, std::int64_t out, std::int64_t in, const float* x, const float* w, const float* bias,
                 float* y) {
-  if (dots(rows, out, in)) return products().dot({rows, out, in, x, in, w, in, y, out, bias, 0});
+  if (takes_dots(rows, out, in)) return products().dot({rows, out, in, x, in, w, in, y, out, bias, 0});
   for (std::int64_t r = 0; bias && r < rows; ++r) std::memcpy(y + r * out, bias, std::size_t(out) * sizeof(float));
   gemm('N', 'T', rows, out, in, 1.0f, x, in, w, in, bias ? 1.0f : 0.0f, y);
 }

@@ -53,11 +53,12 @@ struct Dot {
 
 // Where our own products are better than the library's, beyond the narrow matrices that it is not made for.
 struct Reach {
-  // Dot products at least as long, as they pay at their end, where lanes are added up; and of these at most as many
-  // rows, unless there are few columns. Rows of b whose length is no multiple begin amid the lines of the cache.
-  std::int64_t dot_depth, dot_rows, dot_columns, dot_multiple;
-  std::int64_t outer_rows;  // outer products of at most as many rows
-  bool updates;             // updates
+  std::int64_t dot_depth = 512;   // dot products at least as long: they pay at their end, where lanes are added up;
+  std::int64_t dot_columns = 0;   // of these, all with at most as many columns,
+  std::int64_t dot_rows = 1024;   // and the others if they have at most as many rows
+  std::int64_t dot_multiple = 1;  // and such a length: rows of b that begin anywhere in a line of the cache are slow
+  std::int64_t outer_rows = 0;    // outer products of at most as many rows
+  bool updates = true;            // updates
 };
 
 struct Products {

@@ -1,6 +1,7 @@
 // The tiles behind products.h, compiled once per SIMD level with FF_LEVEL naming the level. A tile keeps its sums in
 // registers; contraction to fused multiply-adds is wanted here (setup.py: -ffp-contract=fast).
 
+#include <algorithm>
 #include <memory>
 #include <utility>
 
@@ -261,24 +262,31 @@ void update(const Update& u) {
 
 // ---- dot products --------------------------------------------------------------------------------------------------
 
-typedef int Lanes __attribute__((vector_size(kWidth * 4)));
 typedef float Four __attribute__((vector_size(16), aligned(4), may_alias));
 constexpr auto kEach = std::make_integer_sequence<int, kWidth>{};
 
 // Shuffles take their places from a list that is known when this is compiled: places worked out in a loop are worked
 // out again at every call.
+template <int... Place> inline Vec shuffled(Vec a, Vec b) {
+#if defined(__clang__)
+  return __builtin_shufflevector(a, b, Place...);
+#else
+  typedef int Places __attribute__((vector_size(kWidth * 4)));
+  return __builtin_shuffle(a, b, Places{Place...});
+#endif
+}
 
 // Of every block of four lanes, four of the eight that a (0 to 3) and b (4 to 7) have there.
 template <int P, int Q, int R, int S, int... I> inline Vec pick(Vec a, Vec b, std::integer_sequence<int, I...>) {
   constexpr int from[] = {P, Q, R, S};
-  return __builtin_shuffle(a, b, Lanes{(I / 4 * 4 + from[I % 4] % 4 + from[I % 4] / 4 * kWidth)...});
+  return shuffled<(I / 4 * 4 + from[I % 4] % 4 + from[I % 4] / 4 * kWidth)...>(a, b);
 }
 
 template <int Half, int... I> inline Vec add_halves(Vec v, std::integer_sequence<int, I...>) {
-  return v + __builtin_shuffle(v, Lanes{(I ^ Half)...});
+  return v + shuffled<(I ^ Half)...>(v, v);
 }
 
-// The sums of the lanes of four vectors, folded together: half the work of one after the other.
+// The sums of the lanes of four vectors, folded together: half the shuffles of one after the other.
 inline Four folded(Vec a, Vec b, Vec c, Vec d) {
   const Vec ab = pick<0, 4, 1, 5>(a, b, kEach) + pick<2, 6, 3, 7>(a, b, kEach);
   const Vec cd = pick<0, 4, 1, 5>(c, d, kEach) + pick<2, 6, 3, 7>(c, d, kEach);
@@ -288,26 +296,32 @@ inline Four folded(Vec a, Vec b, Vec c, Vec d) {
   return Four{all[0], all[1], all[2], all[3]};
 }
 
+// A tile is at most kDotRows by kDotColumns sums.
+constexpr int kDotColumns = 4;  // what `folded` takes
 #if defined(__AVX512F__)
-constexpr int kDotRows = 6, kDotColumns = 4;
+constexpr int kDotRows = 6;
 #elif defined(__AVX2__)
-constexpr int kDotRows = 3, kDotColumns = 4;
+constexpr int kDotRows = 3;
 #else
-constexpr int kDotRows = 2, kDotColumns = 4;
+constexpr int kDotRows = 2;
 #endif
 
-// Numbers of `a` that are read again for every few rows of b, and should come fast.
-constexpr Size kDotPanel = 16384, kDotDepth = 1024;
+// How long sums are that are added up in one go: as much of b stays near while rows of `a` pass by.
+constexpr Size kDotDepth = 1024;
+// Numbers of `a` in one panel: where all of b stays in the second cache, what nearly fits the first; where b comes from
+// farther away, it should not come often.
+constexpr Size kDotPanel = 16384, kDotFarPanel = kPanel, kDotFar = 4 * kPanel;
+static_assert(kDotPanel / kDotDepth >= kDotRows);
 
 // R rows by C columns.
 template <int R, int C> void dot_tile(const Dot& d, Size i, Size j) {
   const float* a = d.a + i * d.a_row;
   const float* b = d.b + j * d.b_row;
-  Vec sum[R][4];
+  Vec sum[R][kDotColumns];
 #pragma GCC unroll 6
   for (int r = 0; r < R; ++r)
 #pragma GCC unroll 4
-    for (int v = 0; v < 4; ++v) sum[r][v] = Vec{};
+    for (int v = 0; v < kDotColumns; ++v) sum[r][v] = Vec{};
   Size k = 0;
   for (; k + kWidth <= d.depth; k += kWidth) {
     Vec left[R];
@@ -337,21 +351,21 @@ template <int R, int C> void dot_tile(const Dot& d, Size i, Size j) {
     const Four sums = folded(sum[r][0], sum[r][1], sum[r][2], sum[r][3]);
     float* c = d.c + (i + r) * d.c_row + j;
     const float* plus = d.plus ? d.plus + (i + r) * d.plus_row + j : nullptr;
-    if constexpr (C == 4)
+    if constexpr (C == kDotColumns)
       *reinterpret_cast<Four*>(c) = plus ? sums + *reinterpret_cast<const Four*>(plus) : sums;
     else
-      for (int v = 0; v < C; ++v) c[v] = sums[v] + (plus ? plus[v] : 0.0f);
+      for (int v = 0; v < C; ++v) c[v] = plus ? sums[v] + plus[v] : sums[v];
   }
 }
 
-template <int R, int C> void dot_rows(const Dot& d, Size i, Size end, Size j) {
-  if constexpr (R > 0) end - i == R ? dot_tile<R, C>(d, i, j) : dot_rows<R - 1, C>(d, i, end, j);
+template <int R, int C> void dot_tile_of(const Dot& d, Size i, Size end, Size j) {
+  if constexpr (R > 0) end - i == R ? dot_tile<R, C>(d, i, j) : dot_tile_of<R - 1, C>(d, i, end, j);
 }
 
-// All rows of C columns, dealt evenly to as few tiles as can be: no small one is left at the end.
+// All rows of C columns, dealt evenly to as few tiles as can be.
 template <int C> void dot_stripe(const Dot& d, Size j) {
   const Size tiles = (d.rows + kDotRows - 1) / kDotRows;
-  for (Size t = 0; t < tiles; ++t) dot_rows<kDotRows, C>(d, d.rows * t / tiles, d.rows * (t + 1) / tiles, j);
+  for (Size t = 0; t < tiles; ++t) dot_tile_of<kDotRows, C>(d, d.rows * t / tiles, d.rows * (t + 1) / tiles, j);
 }
 
 template <int C> void dot_last_stripe(const Dot& d, Size j) {
@@ -366,7 +380,8 @@ void dot_panel(const Dot& d) {
 
 // As many rows in one go as stay in the cache while all of b passes by.
 void dot_part(const Dot& d) {
-  const Size fit = kDotPanel / d.depth, most = fit > kDotRows ? fit : kDotRows;
+  const bool is_far = d.cols * d.depth > kDotFar;
+  const Size most = (is_far ? kDotFarPanel : kDotPanel) / std::max(d.depth, Size(1));
   const Size panels = (d.rows + most - 1) / most;
   for (Size p = 0; p < panels; ++p) {
     const Size begin = d.rows * p / panels;
@@ -379,33 +394,39 @@ void dot_part(const Dot& d) {
   }
 }
 
-// Long sums are added up in parts, so that a part of b stays in the cache for all rows.
+// Long sums in parts of about the same length; a sum of nothing is one part too.
 void dot(const Dot& d) {
-  const Size parts = (d.depth + kDotDepth - 1) / kDotDepth;
+  const Size parts = std::max((d.depth + kDotDepth - 1) / kDotDepth, Size(1));
   const Size most = ((d.depth + parts - 1) / parts + kWidth - 1) / kWidth * kWidth;
-  for (Size k = 0; k < d.depth; k += most) {
-    Dot part = d;
-    part.depth = d.depth - k < most ? d.depth - k : most;
-    part.a += k;
-    part.b += k;
-    if (k > 0) {
-      part.plus = d.c;
-      part.plus_row = d.c_row;
+  for (Size part = 0; part < parts; ++part) {
+    const Size k = part * most;
+    Dot some = d;
+    some.depth = std::min(d.depth - k, most);
+    some.a += k;
+    some.b += k;
+    if (part > 0) {
+      some.plus = d.c;
+      some.plus_row = d.c_row;
     }
-    dot_part(part);
+    dot_part(some);
   }
 }
 
 // From where on the library is better, measured at batches of 4 to 320. Its updates start their sums from w where the
 // processor is not of its maker's, and so round every product to the size of a weight: never there.
 Reach reach() {
+  Reach r;
 #if defined(__AVX512F__)
-  return {192, 32, 128, 8, 0, !__builtin_cpu_is("intel")};
+  r.dot_depth = 192;
+  r.dot_rows = 32;
+  r.dot_columns = 128;
+  r.dot_multiple = 8;
+  r.updates = !__builtin_cpu_is("intel");
 #elif defined(__AVX2__)
-  return {192, 128, 32, 1, 24, true};
-#else
-  return {512, 128, 32, 1, 0, true};
+  r.dot_depth = 192;
+  r.outer_rows = 24;
 #endif
+  return r;
 }
 
 }  // namespace

@@ -177,6 +177,19 @@ def test_the_sparse_way_gives_what_the_dense_way_gives(policy):
     assert (weight[:, untouched] == 0).all()
 
 
+@pytest.mark.parametrize("case", CASES)
+def test_a_norm_has_the_same_bits_whether_or_not_it_is_wanted_before_the_sum(case):
+    """A limit that nobody reaches: norms come first then, and from other loops."""
+    module, examples, loss = CASES[case]()
+    engine = native.Native(module, loss, examples)
+    plain, limited = (
+        engine.run(make_work(module, ragged(20), clients.SGD(0.1), policy=DeltaPolicy("uniform", clip=clip)))
+        for clip in (None, 1e6)
+    )
+    assert torch.equal(plain.scalars["delta_norm"], limited.scalars["delta_norm"])
+    assert torch.equal(plain.delta, limited.delta)
+
+
 def test_a_round_leaves_nothing_behind_for_the_next():
     module, examples, loss = sparse_case()
     engine = native.Native(module, loss, examples)

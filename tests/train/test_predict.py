@@ -40,23 +40,6 @@ def test_outputs_are_those_of_torch(name: str) -> None:
     assert float((found.double() - exact).abs().max()) <= float(allowed)
 
 
-@pytest.mark.parametrize("rows", [1, 5, 13, 31, 45])  # by 32 in one go
-@pytest.mark.parametrize("inputs", [3, 16, 17, 200, 784, 1025, 2600])
-@pytest.mark.parametrize("outputs", [1, 6, 35, 131])
-def test_products_of_every_shape_of_tile(rows: int, inputs: int, outputs: int) -> None:
-    """Rows, columns and lengths that fill tiles, vectors and what is summed in one go, and that do not."""
-    module = nn.Linear(inputs, outputs)
-    with torch.no_grad():
-        module.weight.copy_(normal(3, outputs, inputs))
-        module.bias.copy_(normal(4, outputs))
-    examples = Examples(normal(5, rows, inputs), torch.zeros(rows, outputs))
-    found = Native(module, "mse", examples).predict(ff.Packing.of(module).pack(module), examples, torch.arange(rows))
-    with torch.no_grad():
-        exact = module.double()(examples.batch(torch.arange(rows), torch.float64)[0])
-    # A product that is lost or counted twice is of order 1. Roundings of so many of them are not.
-    assert float((found.double() - exact).abs().max()) <= 1e-5 * inputs**0.5
-
-
 def test_the_same_bits_for_any_number_of_threads_and_after_training() -> None:
     model = nn.Sequential(nn.Linear(6, 300), nn.ReLU(), nn.Dropout(0.5), nn.Linear(300, 3))
     examples = Examples(normal(1, 1000, 6), torch.zeros(1000, dtype=torch.int64))
