@@ -96,7 +96,7 @@ class Mean:
     def raw_weights(self, plan: RoundPlan, examples: Tensor) -> Tensor:
         """The weight of each client of the plan before they are made to sum to 1: (n,) float64."""
         if not isinstance(self.weights, str):
-            return torch.as_tensor(self.weights, dtype=torch.float64)[plan.cohort]
+            return torch.as_tensor(self.weights, dtype=torch.float64, device="cpu")[plan.cohort]
         able = ((examples > 0) & (plan.steps > 0)).double()
         return able * (examples.double() if self.weights == "examples" else 1.0)
 

@@ -45,9 +45,10 @@ def write(directory: str | Path, round: int, tensors: Mapping[str, Tensor], mani
 
 
 def _save(tensors: Mapping[str, Tensor], path: Path) -> None:
-    """Writes them; where the system refuses, such as a full disk, its own error: safetensors hides it in a text."""
+    """Writes them, from any device; where the system refuses, such as a full disk, its own error: safetensors hides it
+    in a text."""
     try:
-        save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, path)
+        save_file({name: tensor.cpu().contiguous() for name, tensor in tensors.items()}, path)
     except SafetensorError as error:
         refused = re.search(r"os error (\d+)", str(error))
         if refused is None:
@@ -57,7 +58,7 @@ def _save(tensors: Mapping[str, Tensor], path: Path) -> None:
 
 
 def read(path: str | Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """The manifest and the tensors of a checkpoint: a JSON file, or a directory, whose newest is taken."""
+    """The manifest and the tensors, on the CPU, of a checkpoint: a JSON file, or a directory, whose newest is taken."""
     target = newest(path)
     try:
         manifest = _opened(target.read_text())

@@ -9,11 +9,12 @@ _FIRST_CAPACITY = 16
 
 
 class ClientStore:
-    """Vectors (d,) by client id. Memory grows with the clients seen, never with those registered."""
+    """Vectors (d,) by client id, on one device. Memory grows with the clients seen, never with those registered; ids
+    and rows are the host's, and a call moves at most two short lists of them to the device."""
 
-    def __init__(self, d: int, dtype: torch.dtype) -> None:
+    def __init__(self, d: int, dtype: torch.dtype, device: torch.device | str = "cpu") -> None:
         self._rows: dict[int, int] = {}
-        self._vectors = torch.empty(0, d, dtype=dtype)
+        self._vectors = torch.empty(0, d, dtype=dtype, device=device)
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -21,9 +22,9 @@ class ClientStore:
     def get(self, ids: Tensor, default: Tensor) -> Tensor:
         """A copy of the clients' vectors, (len(ids), d); `default` (d,) for clients not seen yet."""
         found = default.repeat(len(ids), 1)
-        for position, client in enumerate(ids.tolist()):
-            if client in self._rows:
-                found[position] = self._vectors[self._rows[client]]
+        seen = {position: self._rows[client] for position, client in enumerate(ids.tolist()) if client in self._rows}
+        if seen:
+            found[list(seen)] = self._vectors[list(seen.values())]
         return found
 
     def find(self, ids: Tensor) -> tuple[Tensor, Tensor]:
@@ -47,7 +48,7 @@ class ClientStore:
     def load(self, tensors: dict[str, Tensor]) -> None:
         """Takes over what `tensors` gave."""
         self._rows = {client: row for row, client in enumerate(tensors["ids"].tolist())}
-        self._vectors = tensors["vectors"].clone()
+        self._vectors = tensors["vectors"].to(self._vectors.device, copy=True)
 
     def _make_room(self, clients: int) -> None:
         if clients <= len(self._vectors):

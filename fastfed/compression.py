@@ -151,8 +151,10 @@ class Compressor:
     Memory grows with the clients seen, and not at all without feedback. Clients not seen yet have left out nothing.
     """
 
-    def __init__(self, settings: Compression, packing: Packing, dtype: torch.dtype) -> None:
-        """`dtype` of the deltas: float32 or float64."""
+    def __init__(
+        self, settings: Compression, packing: Packing, dtype: torch.dtype, *, device: torch.device | str = "cpu"
+    ) -> None:
+        """`dtype` of the deltas: float32 or float64; `device`: where they are, and what was left out of them."""
         if not hasattr(settings, "encode") or not hasattr(settings, "feedback"):  # text has the first
             raise TypeError(f"settings: must be TopK, Sign or Int8 of fastfed.compression, got {settings!r}")
         if not isinstance(packing, Packing):
@@ -160,7 +162,7 @@ class Compressor:
         if dtype not in FLOATS:
             raise TypeError(f"dtype: must be torch.float32 or torch.float64, got {dtype!r}")
         self.settings, self.packing, self.dtype = settings, packing, dtype
-        self._errors = ClientStore(packing.size, dtype) if settings.feedback else None
+        self._errors = ClientStore(packing.size, dtype, device) if settings.feedback else None
 
     def send(self, ids: Tensor, deltas: Tensor, seed: int, round: int) -> Encoded:
         """The messages of clients `ids` (n,) int64, each once, for their `deltas` (n, d), which stay as they are."""
@@ -171,9 +173,9 @@ class Compressor:
             return self.settings.encode(deltas, self.packing, ids, seed, round)
         if len(set(ids.tolist())) != len(ids):
             raise ValueError(f"ids: must hold every client once, got {ids.tolist()}")
-        wanted = self._errors.get(ids, torch.zeros(self.packing.size, dtype=self.dtype)).to(deltas.device).add_(deltas)
+        wanted = self._errors.get(ids, deltas.new_zeros(self.packing.size)).add_(deltas)
         encoded = self.settings.encode(wanted, self.packing, ids, seed, round)
-        self._errors.put(ids, wanted.sub_(encoded.decoded).cpu())
+        self._errors.put(ids, wanted.sub_(encoded.decoded))
         return encoded
 
     def tensors(self) -> dict[str, Tensor]:
@@ -205,12 +207,12 @@ def _largest(magnitudes: Tensor, k: int) -> Tensor:
     """Where the k largest of every row of (n, d) are, (n, d) bool; of equal ones those with the lowest index."""
     least = magnitudes.topk(k, dim=1, sorted=False).values.amin(1, keepdim=True)
     chosen = magnitudes >= least
-    surplus = (chosen.sum(1) - k).tolist()
-    for row, too_many in enumerate(surplus):
-        if too_many > 0:
-            equal = (magnitudes[row] == least[row]).nonzero().flatten()
-            chosen[row, equal[-too_many:]] = False
-    return chosen
+    surplus = chosen.sum(1, keepdim=True) - k
+    if magnitudes.is_cpu and not bool(surplus.any()):  # as a rule; elsewhere the host would have to wait to know
+        return chosen
+    equal = magnitudes == least
+    from_here_on = equal.flip(1).cumsum(1).flip(1)
+    return chosen & ~(equal & (from_here_on <= surplus))
 
 
 def _row_sums(x: Tensor) -> Tensor:

@@ -126,7 +126,7 @@ class _Controlling:
     def __init__(self, x: Tensor, clients: int) -> None:
         self.clients = clients
         self.common = torch.zeros_like(x)
-        self.own = ClientStore(x.numel(), x.dtype)
+        self.own = ClientStore(x.numel(), x.dtype, x.device)
 
     def extras(self, cohort: Tensor, server_state: dict[str, Tensor]) -> dict[str, Any]:
         return {"corrections": self.common - self.own.get(cohort, self.common)}
@@ -196,7 +196,7 @@ class _Remembering:
 
     def __init__(self, settings: PreviousModels, x: Tensor) -> None:
         self.settings = settings
-        self.models = ClientStore(x.numel(), x.dtype)
+        self.models = ClientStore(x.numel(), x.dtype, x.device)
 
     def extras(self, cohort: Tensor, server_state: dict[str, Tensor]) -> dict[str, Any]:
         s = self.settings
@@ -205,8 +205,7 @@ class _Remembering:
     def absorb(self, work: RoundWork, outcome: Outcome) -> None:
         assert outcome.deltas is not None
         trained = ((outcome.scalars["steps"] > 0) & ~outcome.refused).nonzero().flatten()
-        deltas = outcome.deltas.cpu()[trained]
-        self.models.put(work.ids[trained], deltas.add_(work.starts_of(trained).cpu()))
+        self.models.put(work.ids[trained], outcome.deltas[trained].add_(work.starts_of(trained)))
 
     def tensors(self) -> dict[str, Tensor]:
         return self.models.tensors()

@@ -97,13 +97,13 @@ class LocalWork:
             raise ValueError(f"batch_size: must be a whole number >= 1, got {self.batch_size!r}")
         if self.across_epochs and self.epochs is None:
             raise ValueError("across_epochs: batches follow one another until the epochs are over; it needs epochs")
-        if self.steps is not None and bool((torch.as_tensor(self.steps) < 1).any()):
+        if self.steps is not None and bool((torch.as_tensor(self.steps, device="cpu") < 1).any()):
             raise ValueError("steps: must be >= 1")
 
     def steps_of(self, cohort: Tensor, sizes: Tensor, epochs: float | Tensor | None, batch_size: int) -> Tensor:
         """Local steps of each client of a cohort with `sizes` (n,) examples: (n,) int64. `epochs` may be (n,)."""
         if self.steps is not None:
-            given = torch.as_tensor(self.steps, dtype=torch.int64)
+            given = torch.as_tensor(self.steps, dtype=torch.int64, device="cpu")
             return given.expand(len(cohort)).clone() if given.dim() == 0 else given[cohort]
         wanted = torch.as_tensor(epochs, dtype=torch.float64)
         if self.counting == "epochs":
@@ -124,7 +124,7 @@ class LocalWork:
 
     def check(self, clients: int) -> None:
         """Steps given per client are given for every client."""
-        given = torch.as_tensor(self.steps if self.steps is not None else 1)
+        given = torch.as_tensor(self.steps if self.steps is not None else 1, device="cpu")
         if given.dim() > 1 or (given.dim() == 1 and given.numel() != clients) or given.is_floating_point():
             raise ValueError(f"steps: must be a whole number, or one for each of the {clients} clients")
 

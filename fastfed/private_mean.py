@@ -27,11 +27,20 @@ class PrivateMean:
 
     keeps_deltas = False
 
-    def __init__(self, privacy: Privacy, expected: float, packing: Packing, seed: int, divide_by_steps: bool) -> None:
+    def __init__(
+        self,
+        privacy: Privacy,
+        expected: float,
+        packing: Packing,
+        seed: int,
+        divide_by_steps: bool,
+        *,
+        device: torch.device | str = "cpu",
+    ) -> None:
         self.privacy, self.expected, self.seed, self.divide_by_steps = privacy, expected, seed, divide_by_steps
         self.clip = privacy.clip
         noise_std(privacy, privacy.clip, expected)  # refuses noise that cannot be had now, not in the first round
-        self._is_parameter = packing.zeros()  # the gaps of the packed vector stay empty
+        self._is_parameter = packing.zeros(device=device)  # the gaps of the packed vector stay empty
         for view in packing.views(self._is_parameter).values():
             view.fill_(1)
 
@@ -63,8 +72,9 @@ class PrivateMean:
         columns = {"clip": self.clip, "noise_std": std}
         if std == 0:
             return delta, columns
-        noise = normal(delta.numel(), Stream(self.seed, Purpose.NOISE, round, step=_OF_DELTAS)).to(delta)
-        return torch.addcmul(delta, noise, self._is_parameter.to(delta), value=std), columns
+        stream = Stream(self.seed, Purpose.NOISE, round, step=_OF_DELTAS)
+        noise = normal(delta.numel(), stream, device=delta.device).to(delta.dtype)
+        return torch.addcmul(delta, noise, self._is_parameter.to(delta.dtype), value=std), columns
 
     def _adapt(self, round: int, norms: Tensor) -> None:
         """Moves the bound towards the quantile of the norms (n,) of the clients that count."""

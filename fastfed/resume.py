@@ -27,7 +27,7 @@ def run_id(settings: Mapping[str, Any], x: Tensor) -> str:
     """Tells a run from another: by its settings, but for those that say how it runs, and the model it starts from."""
     named = {name: setting_json(name, value) for name, value in settings.items() if name not in _CHANGEABLE}
     digest = hashlib.sha256(json.dumps(named, sort_keys=True).encode())
-    digest.update(x.contiguous().numpy().tobytes())
+    digest.update(x.cpu().contiguous().numpy().tobytes())
     return digest.hexdigest()[:16]
 
 

@@ -24,6 +24,7 @@ from .clients import Blend, Client
 from .compressed_mean import CompressedMean
 from .compression import Compression, Compressor
 from .data import Federation
+from .devices import find_device
 from .evaluate import Evaluator, evaluation_visit, metric_of
 from .exchange import Exchange
 from .losses import Loss
@@ -61,9 +62,11 @@ class Simulation:
     privacy (``ff.privacy``), `compression` is what becomes of deltas on their way up (``ff.compression``). `client` may
     be a blend of optimizers (``ff.clients.Blend``).
 
-    `executor`, `threads` and `device` say how it runs; nothing of the result depends on the number of threads.
+    `executor`, `threads` and `device` say how it runs; nothing of the result depends on the number of threads. What a
+    run keeps of the size of the model lives on `device`; plans and records stay on the host.
 
-    The caller's model is not touched: its parameters are where the run starts. `params` is the packed global model.
+    The caller's model is neither touched nor moved, wherever it is: its parameters are where the run starts. `params`
+    is the packed global model.
     """
 
     def __init__(
@@ -97,6 +100,7 @@ class Simulation:
         server = FedAvg() if server is None else server
         given = {name: value for name, value in locals().items() if name not in ("self", "model", "fed")}
         self.settings: dict[str, Any] = {**given, "device": str(device)}
+        self.device = find_device(device)
         self.model, self.fed = model, fed
         check_settings(self.settings, fed)
         self.packing = Packing.of(model)
@@ -105,10 +109,10 @@ class Simulation:
             "bytes_up": costs.bytes_up(self.packing, exchange, compression),
         }
         split = None if exchange is None else exchange.split
-        self.executor = make(executor, model, loss, fed.examples, threads=threads, device=device, split=split)
+        self.executor = make(executor, model, loss, fed.examples, threads=threads, device=self.device, split=split)
         self.planner = self._make_planner()
         self.aggregator = self._make_aggregator()
-        self.server = ServerModel(server, self.packing.pack(model))
+        self.server = ServerModel(server, self.packing.pack(model).to(self.device))
         self.companion = None if exchange is None else exchange.begin(self.params, len(fed))
         self.tuner, self.tuning = self._make_tuner()
         self.history = History()
@@ -159,11 +163,14 @@ class Simulation:
         self.ledger: Ledger | None = None
         if of["privacy"] is not None:
             rate = self._rate()
-            inner = PrivateMean(of["privacy"], rate * len(self.fed), self.packing, of["seed"], of["divide_by_steps"])
+            expected = rate * len(self.fed)
+            inner = PrivateMean(
+                of["privacy"], expected, self.packing, of["seed"], of["divide_by_steps"], device=self.device
+            )
             self.ledger = Ledger(of["privacy"], rate)
         if of["compression"] is None:
             return inner
-        compressor = Compressor(of["compression"], self.packing, self.packing.dtype)
+        compressor = Compressor(of["compression"], self.packing, self.packing.dtype, device=self.device)
         return CompressedMean(inner, compressor, of["seed"])
 
     def _rate(self) -> float:
@@ -438,7 +445,7 @@ class Simulation:
         names begin with client_.
         """
         if self._evaluator is None:
-            threads, device = self.settings["threads"], self.settings["device"]
+            threads, device = self.settings["threads"], self.device
             predict = getattr(self.executor, "predict", None)
             loss = self.settings["loss"]
             self._evaluator = Evaluator(self.model, loss, predict=predict, threads=threads, device=device)

@@ -14,7 +14,7 @@ from .servers import Server
 
 
 class PastModels:
-    """Past global models by version (the number of server steps before them), rows of one buffer.
+    """Past global models by version (the number of server steps before them), rows of one buffer on their device.
 
     A row is used again once nobody needs its model, so the buffer has at most twice the rows that were ever needed at
     once: it grows by doubling.
@@ -53,7 +53,7 @@ class PastModels:
     def load(self, tensors: dict[str, Tensor]) -> None:
         """Takes over what `tensors` gave."""
         self._rows = {version: row for row, version in enumerate(tensors["versions"].tolist())}
-        self._models = tensors["models"].clone()
+        self._models = tensors["models"].to(self._models.device, copy=True)
 
 
 class ServerModel:

@@ -138,14 +138,16 @@ def _mean_cosine(outcome: Outcome, aggregate: Aggregate) -> float:
 
 def _cosine(a: Tensor, b: Tensor) -> float:
     """Of two vectors; 0 if one is zero."""
-    product = math.sqrt(_dot(a, a) * _dot(b, b))
-    return _dot(a, b) / product if product > 0 else 0.0
+    runs = torch.stack([_runs(a, a), _runs(b, b), _runs(a, b)]).tolist()  # all at once: a device is asked only once
+    of_a, of_b, of_both = map(math.fsum, runs)
+    product = math.sqrt(of_a * of_b)
+    return of_both / product if product > 0 else 0.0
 
 
 _RUN = 4096
 
 
-def _dot(a: Tensor, b: Tensor) -> float:
-    """In float64, run by run: each run is one thread's, so that the sum does not depend on their number."""
+def _runs(a: Tensor, b: Tensor) -> Tensor:
+    """The scalar product in parts, (runs,) float64: each is one thread's, so that no sum depends on their number."""
     products = torch.nn.functional.pad(a.double() * b.double(), (0, -len(a) % _RUN))
-    return math.fsum(products.view(-1, _RUN).sum(1).tolist())
+    return products.view(-1, _RUN).sum(1)

@@ -8,10 +8,10 @@ from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
 
 from ..data import Federation
+from ..devices import find_device
 from ..kernels.table import nearest
 from ..simulation import Simulation
 from . import document as documents
@@ -76,12 +76,9 @@ class Config:
         """A device that is not there is refused before anything is loaded."""
         device = running.write(self.settings)["device"]
         try:
-            torch.empty(0, device=device)
-        except (RuntimeError, AssertionError, ImportError) as error:  # torch says it in all these ways
-            problem = (str(error).splitlines() or [type(error).__name__])[0]
-            raise ConfigError(
-                f"run.device: must be one that torch has here, as in cpu, got {device!r}: {problem}"
-            ) from error
+            find_device(device)
+        except ValueError as error:
+            raise ConfigError(f"run.{error}") from error
 
     @property
     def _counts(self) -> bool:
