@@ -17,6 +17,9 @@ _GIVEN_AGAIN = "must be given again"
 _CHANGEABLE = ("executor", "threads", "device")  # how it runs: threads change no bit, the others agree to rounding
 
 
+_ANYWHERE = ("eager", "batched")  # the executors that know every device
+
+
 def constants(model: nn.Module) -> dict[str, Tensor]:
     """What of a module is not trained, and so not in the packed vector."""
     frozen = {name: p.detach() for name, p in model.named_parameters() if not p.requires_grad}
@@ -64,6 +67,14 @@ def setting_json(name: str, value: Any) -> Any:
         return to_json(name, value)
     except NoRecipe:
         return {_GIVEN_AGAIN: type(value).__name__}
+
+
+def moved(saved: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """The given settings; with executor "auto", where the run goes on on another kind of device and its own executor,
+    not given again, belongs to the kind that it leaves."""
+    at_home = torch.device(given.get("device", saved["device"])).type == torch.device(saved["device"]).type
+    stays = at_home or "executor" in given or saved["executor"] in _ANYWHERE
+    return dict(given) if stays else {**given, "executor": "auto"}
 
 
 def settings_again(saved: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:

@@ -35,7 +35,7 @@ from .private_mean import PrivateMean
 from .progress import display
 from .recipe import recipe_of
 from .record import ROOMS, History, Row, finite, reaches, recorders, training_columns
-from .resume import below, constants, describe, made_again, model_again, run_id, setting_json, settings_again
+from .resume import below, constants, describe, made_again, model_again, moved, run_id, setting_json, settings_again
 from .schedules import Schedule
 from .servers import FedAvg, Server
 from .settings import check_privacy, check_settings
@@ -496,14 +496,15 @@ class Simulation:
 
         A model of ``ff.models`` and data of ``ff.data`` are made again; others must be given, and so must settings that
         JSON cannot hold (callables, tensors). `threads` may be changed, and so may `executor` and `device`, which agree
-        to rounding only.
+        to rounding only; on another kind of device, an executor that does not know it is replaced by "auto".
         """
         manifest, tensors = checkpoints.read(path)
         model = model_again(made_again("model", manifest["model"], model), manifest, below("constant.", tensors))
         fed = made_again("fed", manifest["data"], fed)
         if fed.fingerprint() != manifest["fingerprint"]:
             raise ValueError(f"fed: is not the data of this checkpoint ({manifest['data_name']}): its contents differ")
-        sim = cls(model, fed, **settings_again(manifest["settings"], settings))
+        saved = manifest["settings"]
+        sim = cls(model, fed, **settings_again(saved, moved(saved, settings)))
         sim._load(manifest, tensors)
         return sim
 

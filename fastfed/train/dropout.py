@@ -86,15 +86,23 @@ def client_uniforms(*, seed: int, round: int, client: int, step: int) -> Uniform
 
 
 @contextmanager
-def torch_random_state_guarded() -> Iterator[None]:
-    """Refuses, afterwards, what drew from torch's own generator, and puts its state back."""
-    before = torch.get_rng_state()
+def torch_random_state_guarded(device: torch.device) -> Iterator[None]:
+    """Refuses, afterwards, what drew from torch's own generators, of the CPU and of `device`, and puts their states
+    back."""
+    on_device = None if device.type == "cpu" else torch.get_device_module(device)
+
+    def states() -> list[Tensor]:
+        return [torch.get_rng_state(), *([] if on_device is None else [on_device.get_rng_state(device)])]
+
+    before = states()
     try:
         yield
-        if not torch.equal(before, torch.get_rng_state()):
+        if not all(map(torch.equal, before, states())):
             raise ValueError(
                 "module: it (or the loss) drew from torch's own random numbers, which would make the result depend on "
                 "the order of the clients; of random layers only nn.Dropout (F.dropout) has streams in FastFed"
             )
     finally:
-        torch.set_rng_state(before)
+        torch.set_rng_state(before[0])
+        if on_device is not None:
+            on_device.set_rng_state(before[1], device)

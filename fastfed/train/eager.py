@@ -61,7 +61,7 @@ class Eager:
         steps = steps_taken(work)
         total, scalars = DeltaSum(work, steps, self.device), empty_scalars(len(work))
         busy = steps.nonzero().flatten().tolist()
-        with torch_random_state_guarded(), one_thread_per_operation():
+        with torch_random_state_guarded(self.device), one_thread_per_operation():
             trained = in_order(
                 lambda position: self._train(work, examples, position, int(steps[position])), busy, self.threads
             )
@@ -139,13 +139,13 @@ class _Point:
             leaf.grad = grads[slot.name]  # what backward adds to
             self.tensors[slot.name] = leaf
 
-    def differentiate(self, inputs: Tensor, targets: Tensor, uniforms: Uniforms, term: _Term | None) -> float:
-        """The mean loss of a batch; leaves its gradient in `grad`."""
+    def differentiate(self, inputs: Tensor, targets: Tensor, uniforms: Uniforms, term: _Term | None) -> Tensor:
+        """The mean loss () of a batch; leaves its gradient in `grad`."""
         self.grad.zero_()
         with Dropout(uniforms):
             loss = self._loss(inputs, targets, term)
         loss.backward()
-        return float(loss.detach())
+        return loss.detach()
 
     def _loss(self, inputs: Tensor, targets: Tensor, term: _Term | None) -> Tensor:
         if term is None or term.anchors is None:
@@ -197,25 +197,33 @@ class _Client:
         )
 
     def train(self, steps: int) -> Trained:
-        losses = []
+        losses: list[Tensor] = []
         for step in range(steps):
             try:
                 losses.append(self._step(step))
             except Exception as error:
                 where = f"client {self.id} (position {self.position}), local step {step + 1}"
                 raise RuntimeError(f"{where}: {error}") from error
-        scalars = {
-            "first_loss": losses[0],
-            "last_loss": losses[-1],
-            "mean_loss": sum(losses) / len(losses),
-            "step_size": float(self.optimizer.step_size(steps)),
-        }
-        if self.cosine is not None:
-            scalars["min_cosine"] = float(self.cosine.least)
-        return Trained(self.here.x.sub_(self.start), scalars)
+        return Trained(self.here.x.sub_(self.start), self._scalars(losses))
 
-    def _step(self, step: int) -> float:
-        """Local step `step` (from 0); the loss of its batch."""
+    def _scalars(self, losses: list[Tensor]) -> dict[str, float]:
+        """The client's scalars by name; what of them is on a device is fetched in one piece."""
+        size = self.optimizer.step_size(len(losses))
+        there = {"step_size": size} if isinstance(size, Tensor) else {}
+        if self.cosine is not None:
+            there["min_cosine"] = self.cosine.least
+        fetched = torch.stack([number.double() for number in (*losses, *there.values())]).tolist()
+        of_batches, others = fetched[: len(losses)], fetched[len(losses) :]
+        return {
+            "first_loss": of_batches[0],
+            "last_loss": of_batches[-1],
+            "mean_loss": sum(of_batches) / len(of_batches),
+            "step_size": size,
+            **dict(zip(there, others, strict=True)),
+        }
+
+    def _step(self, step: int) -> Tensor:
+        """Local step `step` (from 0); the loss () of its batch."""
         inputs, targets = self.examples.batch(self.batches.at(step), self.start.dtype)
         inputs, targets = inputs.to(self.device), targets.to(self.device)
         uniforms = client_uniforms(seed=self.work.seed, round=self.work.round, client=self.id, step=step)
@@ -232,7 +240,7 @@ class _Client:
             step + 1,
             self.here.x,
             self.here.grad,
-            loss=loss,
+            loss=float(loss) if loss.is_cpu else loss,  # as a rule nobody reads it, and a device would have to wait
             epoch=self.batches.epoch(step) + 1,
             previous_grad=previous_grad,
         )
