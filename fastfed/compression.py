@@ -131,9 +131,9 @@ class Int8:
     def encode(self, vectors: Tensor, packing: Packing, ids: Tensor, seed: int, round: int) -> Encoded:
         _check_call("vectors", vectors, packing, ids)
         stream = _stream(seed, round)
-        decoded = torch.zeros_like(vectors)
+        decoded, clients = torch.zeros_like(vectors), ids.to(vectors.device)
         for rows in _blocks(vectors):
-            draws = uniform(packing.size, stream, clients=ids[rows].cpu(), device=vectors.device)
+            draws = uniform(packing.size, stream, clients=clients[rows], device=vectors.device)
             for slot in _tensors(packing):
                 v = vectors[rows, slot.span]
                 peak = v.abs().amax(1, keepdim=True)

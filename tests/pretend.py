@@ -76,17 +76,23 @@ class Traffic:
 traffic = Traffic()
 
 
+@contextmanager
+def within_room(room: str) -> Iterator[None]:
+    """Counts what happens here as a room's of its own."""
+    before, traffic.room = traffic.room, room
+    try:
+        yield
+    finally:
+        traffic.room = before
+
+
 class _RoomClock(simulation._Clock):
     """Tells the traffic which room the simulation is in."""
 
     @contextmanager
     def __call__(self, room: str) -> Iterator[None]:
-        before, traffic.room = traffic.room, room
-        try:
-            with super().__call__(room):
-                yield
-        finally:
-            traffic.room = before
+        with within_room(room), super().__call__(room):
+            yield
 
 
 @pytest.fixture
@@ -249,13 +255,17 @@ def _copy_from(source: Tensor, target: Tensor, non_blocking: bool = False) -> Te
 
 
 class _Module(_DummyBackendModule):
-    """What torch asks of a device's module, ``torch.pretend``: here, random states that never change."""
+    """What torch asks of a device's module, ``torch.pretend``. Operations draw from the CPU's generator, not from this
+    device's own."""
+
+    def __init__(self) -> None:
+        self.generator = torch.Generator()
 
     def get_rng_state(self, device: Any = None) -> Tensor:
-        return torch.zeros(1, dtype=torch.uint8)
+        return self.generator.get_state()
 
     def set_rng_state(self, state: Tensor, device: Any = None) -> None:
-        pass
+        self.generator.set_state(state)
 
 
 def _install() -> torch.library.Library:
