@@ -57,6 +57,13 @@ def test_views_share_their_memory() -> None:
     assert torch.equal(held(x), wanted)
 
 
+def test_what_is_written_to_stays_the_same_tensor() -> None:
+    x, out = there(3), torch.zeros(3, device=NAME)
+    assert torch.ops.aten.mul_.Tensor(x, x) is x
+    assert torch.ops.aten.add.out(x, x, out=out) is out
+    assert torch.equal(held(out), 2 * numbers(3).square())
+
+
 def test_autograd_runs_there() -> None:
     x, leaf = there(3, 4), there(4).requires_grad_()
     leaf.grad = kept = torch.zeros(4, device=NAME)

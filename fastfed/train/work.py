@@ -39,6 +39,8 @@ class RoundWork:
     its rows in a new order and keeps the last short batch. With `positions` (clients,), batches run on across epoch
     borders until that many examples have been seen, and only the very last may be short.
 
+    Start models and what else is of their size are on one device, any; all that counts or chooses is on the CPU.
+
     `clients` are the optimizers, `rule` (clients,) chooses one each (default: the first for all), `lr` (clients,)
     replaces their learning rates. `ids` (clients,) and `seed`, `round` key all randomness. `corrections` (clients, d)
     are added to gradients (SCAFFOLD's c - c_i); `preconditioner` (d,) starts second moments (a server's v); `contrast`
@@ -100,12 +102,13 @@ class RoundWork:
 
 @dataclass(frozen=True)
 class Outcome:
-    """`delta` (d,): the weighted sum. `scalars`: float64 (clients,) each, NaN where a client has none:
+    """`delta` (d,): the weighted sum, on the executor's device. `scalars`: float64 (clients,) each, on the CPU, NaN
+    where a client has none:
 
     examples, steps, first_loss, last_loss, mean_loss (of its batches), delta_norm (of D_i itself), step_size (the last
     one), min_cosine (FATHOM's: min over local steps K >= 1 of cos(sum_{k<K} g_k, g_K)). `refused` (clients,) bool: the
-    delta was not finite. `deltas` (clients, d): every D_i before the policy, where kept. A client that takes no step
-    has D_i = 0.
+    delta was not finite; on the CPU. `deltas` (clients, d): every D_i before the policy, where kept, beside `delta`. A
+    client that takes no step has D_i = 0.
     """
 
     delta: Tensor
@@ -200,6 +203,8 @@ def _check_models(work: RoundWork, clients: int) -> None:
             continue
         if not isinstance(value, Tensor) or tuple(value.shape) != shape or value.dtype is not start.dtype:
             raise ValueError(f"{name}: must have shape {shape} and start's {start.dtype}, got {_kind(value)}")
+        if value.device != start.device:
+            raise ValueError(f"{name}: must be on {start.device} like start, got {_kind(value)}")
         if not value.is_contiguous():
             raise ValueError(f"{name}: must be contiguous, got strides {value.stride()}")
 
@@ -215,6 +220,8 @@ def _check_contrast(work: RoundWork, clients: int) -> None:
     if not fits or previous.dtype is not work.start.dtype or not previous.is_contiguous():
         wanted = f"(n, {d}), contiguous and start's {work.start.dtype}"
         raise ValueError(f"contrast: previous must be {wanted}, got {_kind(previous)}")
+    if previous.device != work.start.device:
+        raise ValueError(f"contrast: previous must be on {work.start.device} like start, got {_kind(previous)}")
     if row is None and len(previous) != clients:
         raise ValueError(f"contrast: previous must have {clients} rows where none are chosen, got {len(previous)}")
     if row is not None:

@@ -221,7 +221,7 @@ BORDER: dict[str, dict[str, Counts]] = {
     "privacy, top-k": {"aggregate": Counts(uploads=6, waits=1)},
     "float64": PRIVATE,
 }
-# In a round of FedAvg with five clients and 16 local steps, the executor alone; lower is better.
+# In a round with five clients and 16 local steps, the executor alone; lower is better.
 TRAINING = {"eager": Counts(uploads=37, downloads=10), "batched": Counts(uploads=30, downloads=5)}
 
 
@@ -288,9 +288,10 @@ def test_many_blocks_of_compressed_deltas_cross_no_more_often(
     assert_within_bounds(counted, "FedAvg, 8 bits")
 
 
+@pytest.mark.parametrize("name", ["FedAvg", "Delta-SGD", "SPS"])
 @pytest.mark.parametrize("executor", EXECUTORS)
-def test_the_executors_stay_within_their_bounds(executor: str, counted: Traffic) -> None:
-    sim = apart(CASES["FedAvg"].simulation(executor, NAME))
+def test_the_executors_stay_within_their_bounds(executor: str, name: str, counted: Traffic) -> None:
+    sim = apart(CASES[name].simulation(executor, NAME))
     sim.step()
     counted.clear()
     assert sim.step()["steps"] == 16

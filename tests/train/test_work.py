@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fastfed.clients import SGD, SPS, Adam
-from fastfed.train import DeltaPolicy, RoundWork
+from fastfed.train import Contrast, DeltaPolicy, RoundWork
 
 from .support import network, round_of
 
@@ -84,6 +84,19 @@ def test_a_preconditioner_needs_a_second_moment() -> None:
     with pytest.raises(ValueError, match=r"^preconditioner: no second moment .* 'sgd'"):
         round_of(torch.zeros(D), clients=(SGD(lr=0.1),), preconditioner=v)
     round_of(torch.zeros(D), clients=(SGD(lr=0.1), Adam(lr=0.1)), preconditioner=v)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("corrections", torch.zeros(3, D, device="meta")),
+        ("preconditioner", torch.zeros(D, device="meta")),
+        ("contrast", Contrast(1.0, 0.5, None, torch.zeros(3, D, device="meta"))),
+    ],
+)
+def test_vectors_are_on_the_device_of_the_start_models(name: str, value: Any) -> None:
+    with pytest.raises(ValueError, match=rf"^{name}: .*must be on cpu like start, got .* on meta"):
+        round_of(torch.zeros(D), clients=(Adam(lr=0.1),), **{name: value})
 
 
 def test_learning_rates_are_refused_where_the_rule_finds_its_own() -> None:
