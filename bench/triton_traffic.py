@@ -21,8 +21,9 @@ from fastfed.kernels.phases import COEFFICIENTS, ClientCall
 from fastfed.kernels.registry import interpreting
 from fastfed.kernels.table import CLIENT_RULES, SERVER_RULES, client_numbers, server_numbers
 from fastfed.kernels.triton import tables
+from fastfed.kernels.triton.cards import WARP
 from fastfed.kernels.triton.launch import BLOCK, Launch, recorded
-from fastfed.kernels.triton.traffic import WARP, Access, Traffic, traffic_of
+from fastfed.kernels.triton.traffic import Access, Traffic, traffic_of
 
 CAPABILITIES = (80, 90, 100)
 SHAPE = (128, 64)  # SM3's tensor; the other kernels see as many elements
@@ -32,12 +33,12 @@ FLOAT = 4
 DOUBLE = 8
 WORDS_PER_ACCESS = 4  # float32 numbers in 128 bits
 
-COEFFICIENT = Access("ld", FLOAT, False)
-WEIGHT = Access("ld", FLOAT, True)  # one per turn of the loop: a turn is one client
-SIDE = Access("ld", FLOAT, False)  # a row's or column's minimum
-TABLE_FIELD = Access("ld", 8, False)
-PARTIAL_SUM = Access("st", DOUBLE, False)
-MAXIMUM = Access("red", FLOAT, False)
+COEFFICIENT = Access("ld", FLOAT)
+WEIGHT = Access("ld", FLOAT, (0,))  # one per turn of the loop: a turn is one client
+SIDE = Access("ld", FLOAT)  # a row's or column's minimum
+TABLE_FIELD = Access("ld", 8)
+PARTIAL_SUM = Access("st", DOUBLE)
+MAXIMUM = Access("red", FLOAT)
 
 
 @dataclass(frozen=True)
@@ -208,7 +209,7 @@ def random_variants() -> Iterator[Variant]:
     """`normal` is left out: the library's sine and cosine keep a local array for angles beyond 100,000, of which these
     kernels have none, but no count could show that."""
     words, clients = kernels.Stream(1).words(), torch.zeros(CLIENTS, dtype=torch.int64)
-    client_id = Counter({Access("ld", 8, False): 1})
+    client_id = Counter({Access("ld", 8): 1})
     numbers = torch.zeros(CLIENTS, SIZE)
     launch = _recorded("_uniform", lambda: backend.uniform(numbers, words, clients))
     yield Variant("uniform", launch, FLOAT, narrow=client_id)

@@ -16,8 +16,8 @@ from .interpreted import READ, WRITE, Access, Observer, Product, Started, observ
 
 @dataclass
 class Counts:
-    """One launch. `flops` of `tl.dot` by the precision asked for ("ieee", "tf32", "tf32x3", ...): two for each
-    multiplication that the product needs, however many passes the precision takes."""
+    """One launch. `flops` of `tl.dot` by precision (``interpreted.Product``): two for each multiplication that the
+    product needs, however many passes the precision takes."""
 
     kernel: str
     programs: int = 0

@@ -65,7 +65,10 @@ class Access:
 
 @dataclass(frozen=True)
 class Product:
-    """One `tl.dot` of (rows, inner) with (inner, cols), `batch` times; `precision` as the kernel asked for it."""
+    """One `tl.dot` of (rows, inner) with (inner, cols), `batch` times.
+
+    `precision` is what the kernel asked for ("ieee", "tf32", "tf32x3") or, of narrower operands, their type ("bf16").
+    """
 
     batch: int
     rows: int
@@ -202,7 +205,8 @@ def _swapping(before: Any, observer: Observer) -> Any:
 def _multiplying(before: Any, observer: Observer) -> Any:
     def create_dot(a: Any, b: Any, d: Any, precision: Any, *rest: Any) -> Any:
         *batch, rows, inner = a.data.shape
-        observer.product(Product(int(np.prod(batch)), rows, inner, b.data.shape[-1], precision.name.lower()))
+        how = precision.name.lower() if a.dtype.scalar.is_fp32() else str(a.dtype.scalar)
+        observer.product(Product(int(np.prod(batch)), rows, inner, b.data.shape[-1], how))
         return before(a, b, d, precision, *rest)
 
     return create_dot

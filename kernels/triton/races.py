@@ -9,11 +9,11 @@ instruction: not read after it, not written again (not even with the same value)
 instruction write two values to one address. Turns of a loop are different instructions.
 
 The one exception is an element updated in place: read, then written, at the same position of a tile of the same shape
-and width, in a tile of at least as many elements as the program has threads. Such tiles are laid out without copies, so
-one thread alone reads the element, and its write follows its own read, or waits for it because the value depends on it.
+and width, in a tile of at least as many elements as the program has threads. Such tiles are laid out without copies:
+one thread alone reads the element. Either the same thread writes it, after its own read (``Traffic.in_place_layouts``
+shows that the compiled layouts agree), or another that had to wait for the value because what it writes is made of it.
 Smaller tiles and single numbers are read by several threads each, of which one writes while another may still have to
-read: they need a barrier. That the layouts of such a read and its write agree in the compiled kernel is for
-``traffic.in_place_layouts`` to show.
+read: they need a barrier.
 
 Across the programs of a launch, what one writes no other may touch.
 

@@ -29,14 +29,12 @@ from fastfed.kernels.triton.launch import launch
 from fastfed.kernels.triton.races import Excuse, Kind, RaceError, watched
 
 pytestmark = pytest.mark.backend
+TILE = 128  # as many elements as the four warps of a launch have threads
 
 
 @pytest.fixture
 def _no_races() -> None:
     """Instead of the one that `make device-proof` puts around every test: these have races."""
-
-
-TILE = 128  # as many elements as the four warps of a launch have threads
 
 
 @triton.jit
