@@ -9,8 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from .counted import Counts
-
-WARP = 32
+from .launch import WARP
 
 
 @dataclass(frozen=True)

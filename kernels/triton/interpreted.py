@@ -23,13 +23,11 @@ from torch import Tensor
 from triton.runtime import interpreter
 
 from ..registry import interpreting
+from .launch import WARP, WARPS
 
 READ, WRITE = "read", "write"  # other kinds of access are the names of atomic operations: "max", "fadd", "cas"
-WARP = 32
-
 _Place = tuple[CodeType, int]
 _TRITON = str(Path(triton.__file__).parent)
-_DEFAULT_WARPS = 4
 
 
 @dataclass(frozen=True)
@@ -142,7 +140,7 @@ def _started(function: Any, args: tuple[Any, ...], options: dict[str, Any]) -> S
     known = inspect.getfullargspec(function)
     given = {name: value for name, value in options.items() if name in known.args or name in known.kwonlyargs}
     tensors = dict(_tensors(inspect.getcallargs(function, *args, **given)))
-    return Started(function.__name__, WARP * options.get("num_warps", _DEFAULT_WARPS), tensors)
+    return Started(function.__name__, WARP * options.get("num_warps", WARPS), tensors)
 
 
 def _tensors(arguments: dict[str, Any]) -> Iterator[tuple[str, Tensor]]:

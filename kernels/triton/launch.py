@@ -14,15 +14,12 @@ from torch import Tensor
 
 from ..registry import interpreting
 
+WARP = 32
 WARPS = 4
 BLOCK = 1024  # 8 elements per thread: two 128-bit accesses to every float32 vector, one to a half-width one
 
 _INTERPRETED_BLOCK = 1 << 16  # the interpreter pays per program, hardly per element
 _INTERPRETED_LONG = 1 << 14  # shorter vectors keep the real block there too, so that grids of many blocks are tested
-
-# Registers per thread for kernels that loop over clients. Left alone, the assembler aims at 32, for which it lets the
-# loads of unrolled turns wait for each other and spills; with a limit it uses what it needs.
-LOOP_REGISTERS = 80
 
 
 @dataclass(frozen=True)

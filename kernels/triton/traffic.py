@@ -87,9 +87,9 @@ class Traffic:
     capability: int
     layouts: frozenset[tuple[str, str, str]]  # (operation, tile as "64x32xf32", layout)
 
-    def bytes_per_element(self, in_loop: bool = False) -> float:
-        """Bytes moved by 128-bit accesses, per element of the block."""
-        wide = [a.bytes for a in self.accesses if a.bytes == WIDE and bool(a.loops) == in_loop]
+    def bytes_per_element(self, *loops: int) -> float:
+        """Bytes moved by 128-bit accesses, per element of the block: outside all loops, or in one turn of `loops`."""
+        wide = [a.bytes for a in self.accesses if a.bytes == WIDE and a.loops == loops]
         return sum(wide) / self.elements_per_thread
 
     def bytes_read(self, turns: Sequence[int] = ()) -> int:

@@ -307,3 +307,12 @@ def test_bytes_and_flops_are_those_of_unmasked_elements_and_of_every_turn() -> N
     assert first.bytes_written == 2 * 5 * 16 * 4
     assert first.flops == {"tf32x3": 2 * 2 * 16 * 16 * 64}
     assert (second.atomics, second.bytes_read, second.bytes_written) == (TILE, 0, 0)
+
+
+def test_clip_touches_only_the_rows_that_are_too_long() -> None:
+    x = torch.tensor([[3.0, 4.0, 0.0], [0.375, 0.5, 0.0], [0.0, 0.0, 0.0], [0.0, 5.0, 12.0]])
+    with counted() as launches:
+        assert kernels.clip(x, 1.0, backend="triton").tolist() == [5.0, 0.625, 0.0, 13.0]
+    assert (launches[-1].kernel, launches[-1].bytes_written) == ("_scale_rows", 2 * 3 * 4)
+    torch.testing.assert_close(x[[0, 3]].norm(dim=1), torch.ones(2))
+    assert x[1:3].tolist() == [[0.375, 0.5, 0.0], [0.0, 0.0, 0.0]]
