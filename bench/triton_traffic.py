@@ -21,37 +21,41 @@ from fastfed.kernels.phases import COEFFICIENTS, ClientCall
 from fastfed.kernels.registry import interpreting
 from fastfed.kernels.table import CLIENT_RULES, SERVER_RULES, client_numbers, server_numbers
 from fastfed.kernels.triton import tables
+from fastfed.kernels.triton.cards import WARP
 from fastfed.kernels.triton.launch import BLOCK, Launch, recorded
-from fastfed.kernels.triton.traffic import WARP, Access, Traffic, traffic_of
+from fastfed.kernels.triton.traffic import Access, Traffic, traffic_of
+from fastfed.kernels.triton.weighted_sum import TAIL
 
 CAPABILITIES = (80, 90, 100)
 SHAPE = (128, 64)  # SM3's tensor; the other kernels see as many elements
 SIZE = SHAPE[0] * SHAPE[1]
+SUM_SIZE = 1 << 18  # long enough for sums over clients to be cut into whole blocks
 CLIENTS = 3
 FLOAT = 4
 DOUBLE = 8
 WORDS_PER_ACCESS = 4  # float32 numbers in 128 bits
 
-COEFFICIENT = Access("ld", FLOAT, False)
-WEIGHT = Access("ld", FLOAT, True)  # one per turn of the loop: a turn is one client
-SIDE = Access("ld", FLOAT, False)  # a row's or column's minimum
-TABLE_FIELD = Access("ld", 8, False)
-PARTIAL_SUM = Access("st", DOUBLE, False)
-MAXIMUM = Access("red", FLOAT, False)
+COEFFICIENT = Access("ld", FLOAT)
+SIDE = Access("ld", FLOAT)  # a row's or column's minimum
+TABLE_FIELD = Access("ld", 8)
+PARTIAL_SUM = Access("st", DOUBLE)
+MAXIMUM = Access("red", FLOAT)
 
 
 @dataclass(frozen=True)
 class Variant:
     """One compiled form of a kernel, and the least that it must move.
 
-    `bytes` per element stand outside any loop, `client_bytes` per element and client inside one; `narrow` are the
-    accesses of less than 128 bits that one thread makes besides: coefficients, weights, partial sums, SM3's sides.
+    `bytes` per element stand outside any loop, `client_bytes` per element and client inside loops, one turn of which
+    takes `at_once` clients each; `narrow` are the accesses of less than 128 bits that one thread makes besides:
+    coefficients, weights, partial sums, SM3's sides.
     """
 
     name: str
     launch: Launch
     bytes: float
     client_bytes: float = 0.0
+    at_once: tuple[int, ...] = ()
     narrow: Counter[Access] = field(default_factory=Counter)
     elements: int = BLOCK
 
@@ -94,21 +98,30 @@ def server_variant(
 
 def aggregate_variant(rule: str, dtype: torch.dtype = torch.float32) -> Variant:
     """`aggregate_step`: the server step without a delta in memory, and each client's delta once."""
-    x, deltas, weights = torch.zeros(SIZE), torch.zeros(CLIENTS, SIZE, dtype=dtype), torch.ones(CLIENTS)
+    x, deltas = torch.zeros(SUM_SIZE), torch.zeros(CLIENTS, SUM_SIZE, dtype=dtype)
+    weights = torch.ones(CLIENTS)
     state = kernels.server_state(rule, x)
     arguments = _server_call(rule, state)
     launch = _recorded(
         "_aggregate_step", lambda: backend.aggregate_step(SERVER_RULES[rule], x, deltas, weights, *arguments)
     )
     name = " ".join(filter(None, ["aggregate", rule, *state, _short(dtype)]))
-    return Variant(name, launch, _server_bytes(state), dtype.itemsize, Counter([WEIGHT]))
+    return Variant(name, launch, _server_bytes(state), **_sum(launch, dtype))
 
 
 def weighted_sum_variant(dtype: torch.dtype) -> Variant:
-    deltas, weights, out = torch.zeros(CLIENTS, SIZE, dtype=dtype), torch.ones(CLIENTS), torch.zeros(SIZE)
+    deltas, out = torch.zeros(CLIENTS, SUM_SIZE, dtype=dtype), torch.zeros(SUM_SIZE)
+    weights = torch.ones(CLIENTS)
     launch = _recorded("_weighted_sum", lambda: backend.weighted_sum(deltas, weights, out))
     name = f"weighted_sum {_short(dtype)}".strip()
-    return Variant(name, launch, FLOAT, dtype.itemsize, Counter([WEIGHT]))
+    return Variant(name, launch, FLOAT, **_sum(launch, dtype))
+
+
+def _sum(launch: Launch, dtype: torch.dtype) -> dict[str, Any]:
+    """What adding up clients moves: their deltas, and a weight of each."""
+    at_once = (launch.constants["AHEAD"], TAIL.value)
+    weights = Counter({Access("ld", FLOAT, (loop,)): clients for loop, clients in enumerate(at_once)})
+    return {"client_bytes": dtype.itemsize, "at_once": at_once, "narrow": weights}
 
 
 def _short(dtype: torch.dtype) -> str:
@@ -208,7 +221,7 @@ def random_variants() -> Iterator[Variant]:
     """`normal` is left out: the library's sine and cosine keep a local array for angles beyond 100,000, of which these
     kernels have none, but no count could show that."""
     words, clients = kernels.Stream(1).words(), torch.zeros(CLIENTS, dtype=torch.int64)
-    client_id = Counter({Access("ld", 8, False): 1})
+    client_id = Counter({Access("ld", 8): 1})
     numbers = torch.zeros(CLIENTS, SIZE)
     launch = _recorded("_uniform", lambda: backend.uniform(numbers, words, clients))
     yield Variant("uniform", launch, FLOAT, narrow=client_id)
@@ -248,6 +261,11 @@ def _bytes(fixed: float, per_client: float) -> str:
     return " + ".join(words)
 
 
+def _client_bytes(variant: Variant, traffic: Traffic) -> float:
+    """Per element and client, in the loop that takes most clients at once."""
+    return traffic.bytes_per_element(0) / variant.at_once[0] if variant.at_once else 0.0
+
+
 def _distinct(values: list[Any]) -> str:
     """One word where all capabilities agree, else one each."""
     words = [str(value) for value in values]
@@ -260,11 +278,12 @@ def row(variant: Variant) -> list[str]:
     return [
         variant.name,
         _bytes(variant.bytes, variant.client_bytes),
-        _distinct([_bytes(t.bytes_per_element(), t.bytes_per_element(in_loop=True)) for t in found]),
+        _distinct([_bytes(t.bytes_per_element(), _client_bytes(variant, t)) for t in found]),
         _distinct([t.narrow_accesses - t.atomics for t in found]),
         _distinct([t.atomics for t in found]),
         _distinct([t.registers for t in found]),
         _distinct([t.local_bytes for t in found]),
+        _distinct([f"{t.occupancy:.0%}" for t in found]),
     ]
 
 
@@ -273,12 +292,12 @@ def main() -> None:
     cards = " / ".join(f"sm_{capability}" for capability in CAPABILITIES)
     table = Table(title=f"Triton kernels compiled for {cards}", caption="bytes per element by 128-bit accesses")
     table.add_column("kernel")
-    for heading in ("minimum", "counted", "narrow accesses", "atomics", "registers", "spilled"):
+    for heading in ("minimum", "counted", "narrow accesses", "atomics", "registers", "spilled", "occupancy"):
         table.add_column(heading, justify="right")
     for variant in variants():
         table.add_row(*row(variant))
     console = Console()
-    console.width = max(console.width, 120)
+    console.width = max(console.width, 170)
     console.print(table)
 
 

@@ -8,10 +8,10 @@ import triton.language as tl
 from torch import Tensor
 
 from ..table import ServerNumbers, ServerRule
-from .launch import LOOP_REGISTERS, block_for, blocks_of, launch
+from .launch import launch
 from .server_step import Moments, Scalars, apply_rule, compiled_in
 from .vectors import place
-from .weighted_sum import weighted
+from .weighted_sum import summing_blocks, weighted
 
 
 @triton.jit(do_not_specialize=["clients"])
@@ -26,9 +26,10 @@ def _aggregate_step(
     FORMULA: tl.constexpr,
     OF_DELTA: tl.constexpr,
     BLOCK: tl.constexpr,
+    AHEAD: tl.constexpr,
 ):
     _, at, mask = place(size, BLOCK)
-    delta = weighted(deltas, weights, clients, size, at, mask, BLOCK)
+    delta = weighted(deltas, weights, clients, size, at, mask, BLOCK, AHEAD)
     apply_rule(x, delta, moments, scalars, at, mask, FORMULA, OF_DELTA)
 
 
@@ -44,5 +45,5 @@ def aggregate_step(
 ) -> None:
     clients, d = deltas.shape
     args = (x, deltas, weights, Moments(m, v, vmax), Scalars(*n[:8]), clients, d)
-    constants = {**compiled_in(rule, n), "BLOCK": block_for(d)}
-    launch(_aggregate_step, blocks_of(d), x, *args, registers=LOOP_REGISTERS, **constants)
+    options = summing_blocks(d)
+    launch(_aggregate_step, -(-d // options["BLOCK"]), x, *args, **compiled_in(rule, n), **options)

@@ -108,6 +108,7 @@ def _spread(
     at = client * mu_size + mu_offset + index
     if ACCUMULATES:
         value = rules.second_moment(load(mu, at, index < size), value, numbers.beta2, numbers.gain2)
+        tl.debug_barrier()  # fewer indices than threads: each is read by several and written by one
     store(mu, at, value, index < size)
 
 

@@ -1,27 +1,25 @@
-"""How kernels are launched: block sizes, compiler options, the device; and how launches are written down for compiling
-ahead of time."""
+"""How kernels are launched: block sizes, compiler options, the device; and how launches are counted, or written down
+for compiling ahead of time."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
-from typing import Any
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from ..registry import interpreting
 
+WARP = 32
 WARPS = 4
 BLOCK = 1024  # 8 elements per thread: two 128-bit accesses to every float32 vector, one to a half-width one
 
 _INTERPRETED_BLOCK = 1 << 16  # the interpreter pays per program, hardly per element
 _INTERPRETED_LONG = 1 << 14  # shorter vectors keep the real block there too, so that grids of many blocks are tested
-
-# Registers per thread for kernels that loop over clients. Left alone, the assembler aims at 32, for which it lets the
-# loads of unrolled turns wait for each other and spills; with a limit it uses what it needs.
-LOOP_REGISTERS = 80
 
 
 @dataclass(frozen=True)
@@ -49,19 +47,61 @@ class Launch:
         return options if self.registers is None else {**options, "maxnreg": self.registers}
 
 
-_recorded: list[Launch] | None = None
+class _Witness(Protocol):
+    """Told of every launch while it is among `_witnesses`."""
+
+    runs: bool  # whether launches run all the same
+
+    def see(self, item: Launch) -> None: ...
+
+
+_witnesses: list[_Witness] = []
+
+
+@contextmanager
+def _witnessed(witness: _Witness) -> Iterator[None]:
+    _witnesses.append(witness)
+    try:
+        yield
+    finally:
+        _witnesses.remove(witness)
+
+
+@dataclass(eq=False)
+class _Recorder:
+    items: list[Launch] = field(default_factory=list)
+    runs: bool = False
+
+    def see(self, item: Launch) -> None:
+        self.items.append(item)
+
+
+@dataclass(eq=False)
+class _Counter:
+    runs: bool
+    seen: Counter[str] = field(default_factory=Counter)
+
+    def see(self, item: Launch) -> None:
+        self.seen[item.kernel.__name__] += 1
 
 
 @contextmanager
 def recorded() -> Iterator[list[Launch]]:
     """Launches made inside are written down instead of run."""
-    global _recorded
-    launches: list[Launch] = []
-    _recorded = launches
-    try:
-        yield launches
-    finally:
-        _recorded = None
+    recorder = _Recorder()
+    with _witnessed(recorder):
+        yield recorder.items
+
+
+@contextmanager
+def launches(run: bool = True) -> Iterator[Counter[str]]:
+    """Counts the launches made inside by their kernels' names.
+
+    `run=False` counts without running: what is left is the host's work, which can then be timed without a device.
+    """
+    counter = _Counter(run)
+    with _witnessed(counter):
+        yield counter.seen
 
 
 def launch(
@@ -75,16 +115,16 @@ def launch(
 ) -> None:
     """Runs `programs` instances of `kernel` on the device of the tensor `on`; `constants` are compiled in."""
     item = Launch(kernel, programs, args, constants, warps, registers)
-    if _recorded is not None:
-        _recorded.append(item)
-        return
-    with _device_of(on):
+    if _witnesses:
+        for witness in _witnesses:
+            witness.see(item)
+        if not all(witness.runs for witness in _witnesses):
+            return
+    if on.is_cuda and on.get_device() != torch.cuda.current_device():
+        with torch.cuda.device(on.device):  # Triton launches on the current device, whatever the tensors' own
+            item.run()
+    else:
         item.run()
-
-
-def _device_of(tensor: Tensor) -> AbstractContextManager:
-    """Triton launches on the current device, whatever the tensors' own."""
-    return torch.cuda.device(tensor.device) if tensor.is_cuda else nullcontext()
 
 
 def block_for(size: int) -> int:

@@ -1,18 +1,19 @@
-"""What a compiled kernel moves: its launches compiled for a card that need not be here, and their accesses counted.
+"""What a compiled kernel moves and multiplies: launches compiled for a card that need not be here, and counted.
 
 The launches are the backend's own, written down instead of run, so sizes, alignments and options are production's. The
-accesses are read off the PTX (every one of them: an opcode that is not understood is an error), registers and spills
-off the machine code.
+accesses and products are read off the PTX (every one of them: an opcode that is not understood is an error), registers
+and spills off the machine code; what fits on a multiprocessor follows (``cards.py``).
 """
 
 from __future__ import annotations
 
+import math
 import re
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -20,44 +21,106 @@ from typing import Any
 import triton
 from triton.backends.compiler import GPUTarget
 
+from .cards import MULTIPROCESSORS, WARP
 from .launch import Launch
 
-WARP = 32
 WIDE = 16  # bytes of the widest access that every card has
-_MEMORY = re.compile(r"^(?:@!?%p\d+ )?((?:ld|st|ldu|atom|red|cp|prefetch)\.[\w.:]+)")
-_HARMLESS = re.compile(r"^(?:ld\.param|ld\.shared|st\.shared|cp\.async\.(?:wait|commit))")
+_PREDICATE = r"^(?:@!?%p\d+ )?"
+_MEMORY = re.compile(_PREDICATE + r"((?:ld|st|ldu|atom|red|cp|prefetch)\.[\w.:]+)")
+_HARMLESS = re.compile(r"^(?:ld\.param|ld\.shared|st\.shared|cp\.async\.(?:wait|commit|mbarrier))")
 _GLOBAL = re.compile(r"^(ld|st|atom|red)\.(?:[\w:]+\.)*?global\.(?:[\w:]+\.)*?(?:v(\d)\.)?[bufs](\d+)$")
+_COPY = re.compile(_PREDICATE + r"cp\.async\.c[ag]\.shared(?:::cta)?\.global(?:\.[\w:]+)* \[.*?\], \[.*?\], (\w+)")
+_MMA = re.compile(
+    _PREDICATE + r"(mma\.sync|wgmma\.mma_async)(?:\.[\w:]+)*?\.m(\d+)n(\d+)k(\d+)\.(?:row\.col\.)?\w+\.(\w+)\."
+)
+_TENSOR_MEMORY_MMA = re.compile(_PREDICATE + r"(tcgen05\.mma)\.[\w:.]*?kind::(\w+)")
 _LABEL = re.compile(r"^(\$\w+):")
 _BRANCH = re.compile(r"\bbra(?:\.uni)?\s+(\$\w+);")
+_TILE = re.compile(
+    r"(tt\.load|tt\.store|async_copy_global_to_local) .*?: tensor<([\dx]+)x!tt\.ptr<(\w+)>, (#\w+(?:<.*?>>?)?)"
+)
+_WARPS_OF_MMA = {"mma.sync": 1, "wgmma.mma_async": 4}  # that carry one out together
 
 
 @dataclass(frozen=True)
 class Access:
-    """One instruction on global memory: "ld", "st", "atom" or "red", its bytes, whether it stands in a loop."""
+    """One instruction on global memory: "ld", "st", "atom", "red" or "cp.async" (a read on its way to shared memory),
+    its bytes per thread, and the loops around it (``Traffic.loops`` of them are numbered), outermost first."""
 
     kind: str
     bytes: int
-    in_loop: bool
+    loops: tuple[int, ...] = ()
+
+    @property
+    def reads(self) -> bool:
+        return self.kind in ("ld", "cp.async")
+
+
+@dataclass(frozen=True)
+class Mma:
+    """One instruction of the tensor cores: its family, the numbers it multiplies, its (m, n, k) where the instruction
+    says so, and the loops around it."""
+
+    family: str
+    numbers: str
+    shape: tuple[int, int, int] | None
+    loops: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
 class Traffic:
-    """The accesses of one compiled kernel, and what it needs of the card."""
+    """The accesses and products of one compiled kernel, and what it needs of the card.
+
+    `loops` is how many loops hold an access or a product, in the order of the code. How often they turn the code does
+    not say: `turns` in the methods below is the caller's, one number for each. Masked elements count, and so do the
+    first turns' copies that a pipelined loop makes before it starts: the interpreter (``counted.py``) has exact bytes.
+    """
 
     accesses: tuple[Access, ...]
+    products: tuple[Mma, ...]
+    loops: int
     elements_per_thread: int
     registers: int
     local_bytes: int  # spilled or indexed registers
     shared_bytes: int
+    warps: int
+    capability: int
+    layouts: frozenset[tuple[str, str, str]]  # (operation, tile as "64x32xf32", layout)
 
-    def bytes_per_element(self, in_loop: bool = False) -> float:
-        """Bytes moved by 128-bit accesses, per element of the block."""
-        wide = [a.bytes for a in self.accesses if a.bytes == WIDE and a.in_loop == in_loop]
+    def bytes_per_element(self, *loops: int) -> float:
+        """Bytes moved by 128-bit accesses, per element of the block: outside all loops, or in one turn of `loops`."""
+        wide = [a.bytes for a in self.accesses if a.bytes == WIDE and a.loops == loops]
         return sum(wide) / self.elements_per_thread
 
-    def narrow(self, kind: str, size: int, in_loop: bool = False) -> int:
-        """How many accesses of another width there are."""
-        return sum(a.kind == kind and a.bytes == size and a.in_loop == in_loop for a in self.accesses)
+    def bytes_read(self, turns: Sequence[int] = ()) -> int:
+        """By one program."""
+        return self._bytes(turns, lambda access: access.reads)
+
+    def bytes_written(self, turns: Sequence[int] = ()) -> int:
+        """By one program, atomics apart."""
+        return self._bytes(turns, lambda access: access.kind == "st")
+
+    def _bytes(self, turns: Sequence[int], wanted: Callable[[Access], bool]) -> int:
+        times = self._times(turns)
+        return WARP * self.warps * sum(a.bytes * times(a.loops) for a in self.accesses if wanted(a))
+
+    def mma_flops(self, turns: Sequence[int] = ()) -> int:
+        """Of one program's products, every pass counted."""
+        times = self._times(turns)
+        return sum(
+            2 * math.prod(_shape(p)) * self.warps // _WARPS_OF_MMA[p.family] * times(p.loops) for p in self.products
+        )
+
+    def _times(self, turns: Sequence[int]) -> Callable[[tuple[int, ...]], int]:
+        if len(turns) != self.loops:
+            raise ValueError(
+                f"turns: the kernel has {self.loops} loops that move or multiply, got {len(turns)} numbers"
+            )
+        return lambda loops: math.prod(turns[loop] for loop in loops)
+
+    @property
+    def mma_families(self) -> frozenset[str]:
+        return frozenset(product.family for product in self.products)
 
     @property
     def narrow_accesses(self) -> int:
@@ -66,6 +129,30 @@ class Traffic:
     @property
     def atomics(self) -> int:
         return sum(a.kind in ("atom", "red") for a in self.accesses)
+
+    @property
+    def resident(self) -> int:
+        """Programs that a multiprocessor holds at once."""
+        return MULTIPROCESSORS[self.capability].resident(self.registers, self.shared_bytes, self.warps)
+
+    @property
+    def occupancy(self) -> float:
+        """Resident warps over those that a multiprocessor could hold."""
+        return self.resident * self.warps / MULTIPROCESSORS[self.capability].warps
+
+    def in_place_layouts(self) -> dict[str, set[str]]:
+        """The layouts of every tile that is read and written: one each, if a thread writes back what it has read."""
+        tiles = {
+            loads: {tile for op, tile, _ in self.layouts if (op != "tt.store") == loads} for loads in (True, False)
+        }
+        both = tiles[True] & tiles[False]
+        return {tile: {layout for _, other, layout in self.layouts if other == tile} for tile in both}
+
+
+def _shape(product: Mma) -> tuple[int, int, int]:
+    if product.shape is None:
+        raise ValueError(f"products: {product.family} keeps its shape in a descriptor, so its work cannot be counted")
+    return product.shape
 
 
 class _Card:
@@ -101,40 +188,72 @@ def traffic_of(launch: Launch, elements: int, capability: int) -> Traffic:
     with compiling_for(capability):
         compiled = launch.compile()
     registers, local_bytes = _resources(compiled.asm["cubin"])
+    accesses, products, loops = read_code(compiled.asm["ptx"])
     return Traffic(
-        accesses=tuple(_accesses(compiled.asm["ptx"])),
+        accesses=accesses,
+        products=products,
+        loops=loops,
         elements_per_thread=elements // (launch.warps * WARP),
         registers=registers,
         local_bytes=local_bytes,
         shared_bytes=compiled.metadata.shared,
+        warps=launch.warps,
+        capability=capability,
+        layouts=frozenset(_tiles(compiled.asm["ttgir"])),
     )
 
 
-def _accesses(ptx: str) -> Iterator[Access]:
+def read_code(ptx: str) -> tuple[tuple[Access, ...], tuple[Mma, ...], int]:
+    """Accesses, products, and the number of loops that hold any of them."""
     lines = [line.strip() for line in ptx.splitlines()]
-    loops = list(_loops(lines))
-    for number, line in enumerate(lines):
-        match = _MEMORY.match(line)
-        if match and not _HARMLESS.match(match[1]):
-            yield _access(match[1], any(begin < number < end for begin, end in loops))
+    found = [(number, item) for number, line in enumerate(lines) if (item := _access(line) or _product(line))]
+    loops = [(begin, end) for begin, end in sorted(_loops(lines)) if any(begin < number < end for number, _ in found)]
+    placed = [
+        replace(item, loops=tuple(i for i, (begin, end) in enumerate(loops) if begin < number < end))
+        for number, item in found
+    ]
+    accesses = tuple(item for item in placed if isinstance(item, Access))
+    return accesses, tuple(item for item in placed if isinstance(item, Mma)), len(loops)
 
 
-def _access(opcode: str, in_loop: bool) -> Access:
-    match = _GLOBAL.match(opcode)
-    if match is None:
-        raise ValueError(f"opcode: {opcode!r} touches memory in a way that is not counted")
-    kind, vector, bits = match.groups()
-    return Access(kind, int(vector or 1) * int(bits) // 8, in_loop)
+def _access(line: str) -> Access | None:
+    """None for a line that leaves global memory alone."""
+    match = _MEMORY.match(line)
+    if match is None or _HARMLESS.match(match[1]):
+        return None
+    if copied := _COPY.match(line):
+        return Access("cp.async", int(copied[1], 0))
+    known = _GLOBAL.match(match[1])
+    if known is None:
+        raise ValueError(f"opcode: {match[1]!r} touches memory in a way that is not counted")
+    kind, vector, bits = known.groups()
+    return Access(kind, int(vector or 1) * int(bits) // 8)
+
+
+def _product(line: str) -> Mma | None:
+    if match := _MMA.match(line):
+        family, m, n, k, numbers = match.groups()
+        return Mma(family, numbers, (int(m), int(n), int(k)))
+    if match := _TENSOR_MEMORY_MMA.match(line):
+        return Mma(match[1], match[2], None)
+    return None
+
+
+def _tiles(ttgir: str) -> Iterator[tuple[str, str, str]]:
+    for operation, shape, numbers, layout in _TILE.findall(ttgir):
+        yield operation, f"{shape}x{numbers}", layout
 
 
 def _loops(lines: list[str]) -> Iterator[tuple[int, int]]:
-    """First and last line of every loop: a label and a later branch back to it."""
+    """First and last line of every loop: a label and the last later branch back to it."""
     labels: dict[str, int] = {}
+    ends: dict[int, int] = {}
     for number, line in enumerate(lines):
         if match := _LABEL.match(line):
             labels[match[1]] = number
         elif (match := _BRANCH.search(line)) and match[1] in labels:
-            yield labels[match[1]], number
+            ends[labels[match[1]]] = number
+    yield from ends.items()
 
 
 @lru_cache(maxsize=1)

@@ -1,0 +1,62 @@
+"""What launches move and multiply, counted while the interpreter runs them: the witness of every formula for a cost.
+
+Compiled code cannot say how often its loops turn; a run on small shapes can. Elements that a mask hides are not
+counted, and an element that is read twice counts twice, whether or not a card's cache would have kept it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from .interpreted import READ, WRITE, Access, Observer, Product, Started, observed
+
+
+@dataclass
+class Counts:
+    """One launch. `flops` of `tl.dot` by precision (``interpreted.Product``): two for each multiplication that the
+    product needs, however many passes the precision takes."""
+
+    kernel: str
+    programs: int = 0
+    bytes_read: int = 0
+    bytes_written: int = 0
+    atomics: int = 0
+    barriers: int = 0
+    flops: Counter[str] = field(default_factory=Counter)
+
+
+@contextmanager
+def counted() -> Iterator[list[Counts]]:
+    """The counts of every launch made inside, in their order. Needs TRITON_INTERPRET=1."""
+    counter = _Counting()
+    with observed(counter):
+        yield counter.launches
+
+
+class _Counting(Observer):
+    def __init__(self) -> None:
+        self.launches: list[Counts] = []
+
+    def launch_starts(self, launch: Started) -> None:
+        self.launches.append(Counts(launch.kernel))
+
+    def program_starts(self, index: tuple[int, int, int]) -> None:
+        self.launches[-1].programs += 1
+
+    def access(self, access: Access) -> None:
+        counts, size = self.launches[-1], access.starts.size
+        if access.kind == READ:
+            counts.bytes_read += size * access.width
+        elif access.kind == WRITE:
+            counts.bytes_written += size * access.width
+        else:
+            counts.atomics += size
+
+    def product(self, product: Product) -> None:
+        self.launches[-1].flops[product.precision] += product.flops
+
+    def barrier(self) -> None:
+        self.launches[-1].barriers += 1
