@@ -367,6 +367,21 @@ void bind_permutation(py::handle out, const py::tuple& stream, py::handle client
   draw_rows<std::int64_t>(out, stream, clients, permutation);
 }
 
+void bind_shuffles(py::handle out, const py::tuple& words, py::handle clients, py::handle steps, py::handle counts) {
+  const at::Tensor& t = tensor(out, "out");
+  FF_REQUIRE(t.scalar_type() == at::kLong && t.dim() == 2, "out", "(rows, width) int64");
+  const RowCount rows = rows_of(t, "out");
+  const Shuffles of = {data<std::int64_t>(clients, "clients", rows.clients),
+                       data<std::int64_t>(steps, "steps", rows.clients),
+                       data<std::int64_t>(counts, "counts", rows.clients)};
+  for (std::int64_t row = 0; row < rows.clients; ++row)
+    FF_REQUIRE(of.counts[row] >= 0 && of.counts[row] <= rows.d, "counts", "at most the width");
+  std::int64_t* orders = static_cast<std::int64_t*>(t.data_ptr());
+  const Stream stream = stream_of(words);
+  py::gil_scoped_release release;
+  shuffles(rows.clients, rows.d, stream, of, orders, threads());
+}
+
 // ---- the machine ---------------------------------------------------------------------------------------------------
 
 void bind_stream_probe(const py::list& reads, const py::list& updates) {
@@ -414,6 +429,7 @@ PYBIND11_MODULE(_core, module) {
   module.def("uniform", bind_uniform);
   module.def("normal", bind_normal);
   module.def("permutation", bind_permutation);
+  module.def("shuffles", bind_shuffles);
   module.def("stream_probe", bind_stream_probe);
   module.def("build_info", build_info);
   bind_program(module);

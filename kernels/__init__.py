@@ -15,6 +15,7 @@ from .ops import (
     permutation,
     server_state,
     server_step,
+    shuffles,
     uniform,
     weighted_sum,
 )
@@ -37,6 +38,7 @@ __all__ = [
     "permutation",
     "server_state",
     "server_step",
+    "shuffles",
     "uniform",
     "weighted_sum",
 ]

@@ -11,6 +11,9 @@ from . import bind
 _philox = bind.load("philox", "int", {"wide_multiply": lambda a, b: divmod(a * b, 1 << 32)})
 
 
+LARGEST_KEY = (1 << 63) - 1  # of a permutation's sort keys, which have 63 bits
+
+
 class StreamWords(NamedTuple):
     """A stream as the kernels take it: the key of seed and purpose, and two words of the counter."""
 

@@ -1,6 +1,7 @@
 // Random numbers chunk by chunk: every Philox block is computed on its own, by any thread.
 #include "cpu/random.h"
 
+#include <numeric>
 #include <utility>
 
 #include "cpu/parallel.h"
@@ -61,6 +62,20 @@ void permutation(std::int64_t rows, std::int64_t n, const Stream& stream, const 
   for_tasks(rows, threads, [&](std::int64_t row, int) {
     sort_keys(stream, Word(clients[row]), 0, n, out + row * n);
     keys_to_order(n, out + row * n);
+  });
+}
+
+void shuffles(std::int64_t rows, std::int64_t width, const Stream& stream, const Shuffles& of, std::int64_t* out,
+              int threads) {
+  const auto sort_keys = blocks<float>().sort_keys;
+  for_tasks(rows, threads, [&](std::int64_t row, int) {
+    const std::int64_t n = of.counts[row];
+    std::int64_t* order = out + row * width;
+    if (n > 0) {
+      sort_keys({stream.key0, stream.key1, Word(of.steps[row]), stream.round}, Word(of.clients[row]), 0, n, order);
+      keys_to_order(n, order);
+    }
+    std::iota(order + n, order + width, n);
   });
 }
 

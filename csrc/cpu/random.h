@@ -17,4 +17,14 @@ void normal(std::int64_t rows, std::int64_t n, const Stream& stream, const std::
 void permutation(std::int64_t rows, std::int64_t n, const Stream& stream, const std::int64_t* clients,
                  std::int64_t* out, int threads);
 
+// Who shuffles how many things: row r is client clients[r] at step steps[r], with counts[r] things.
+struct Shuffles {
+  const std::int64_t *clients, *steps, *counts;
+};
+
+// Row r of out (rows, width): the permutation of its client's stream at its step in the first counts[r] places, the
+// places themselves behind it. The stream's own step counts for nothing.
+void shuffles(std::int64_t rows, std::int64_t width, const Stream& stream, const Shuffles& of, std::int64_t* out,
+              int threads);
+
 }  // namespace fastfed

@@ -50,6 +50,25 @@ FF_DEVICE void draw_keys(const Draws<long long>& to, const Stream& stream) {
   if (first + 1 < to.n) out[1] = sort_key(words.w[2], words.w[3]);
 }
 
+// Rows (rows, width) of sort keys: counts[r] of client ids[r] at step steps[r], then the largest key.
+struct ShuffleKeys {
+  long long* out;
+  const long long *ids, *steps, *counts;
+  long long rows, width;
+};
+
+FF_DEVICE void draw_shuffle_keys(const ShuffleKeys& to, Stream stream) {
+  const long long row = client_of_block(), block = (long long)blockIdx.x * THREADS + threadIdx.x, first = 2 * block;
+  if (row >= to.rows || first >= to.width) return;
+  constexpr long long kLargestKey = 0x7FFFFFFFFFFFFFFFll;
+  stream.step = Word(to.steps[row]);
+  const Words words = words_of(stream, Word(to.ids[row]), Word(block));
+  const long long count = to.counts[row];
+  long long* out = to.out + row * to.width + first;
+  out[0] = first < count ? sort_key(words.w[0], words.w[1]) : kLargestKey;
+  if (first + 1 < to.width) out[1] = first + 1 < count ? sort_key(words.w[2], words.w[3]) : kLargestKey;
+}
+
 }  // namespace fastfed
 
 #define MAKE(name, Distribution, wide)                                  \
@@ -63,3 +82,7 @@ MAKE(philox_normal_wide, Normal, true)
 #undef MAKE
 
 FF_KERNEL(philox_keys, (fastfed::Draws<long long> to, fastfed::Stream stream)) { fastfed::draw_keys(to, stream); }
+
+FF_KERNEL(philox_shuffle_keys, (fastfed::ShuffleKeys to, fastfed::Stream stream)) {
+  fastfed::draw_shuffle_keys(to, stream);
+}

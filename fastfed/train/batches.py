@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from ..kernels import Stream, permutation
+from ..data.resident import upload
+from ..kernels import Stream, permutation, shuffles
 from ..purposes import Purpose
 from .work import RoundWork
+
+ORDER_BYTES = 1 << 26  # that the shuffled rows of a chunk of clients may take
 
 
 def steps_taken(work: RoundWork) -> Tensor:
@@ -66,6 +70,164 @@ class Batches:
             order = permutation(len(self.rows), Stream(*self._key, step=epoch))
             self._epoch, self._shuffled = epoch, self.rows[order]
         return self._shuffled
+
+
+class _Plans(NamedTuple):
+    """What decides about the batches of many clients, (clients,) int64 each, on one device: how many examples they
+    have (at least 1, to divide by), the steps they take, the positions they see (None: whole epochs); and the batch
+    size."""
+
+    counts: Tensor
+    taken: Tensor
+    positions: Tensor | None
+    size: int
+
+    def to(self, device: torch.device) -> _Plans:
+        positions = None if self.positions is None else upload(self.positions, device)
+        return _Plans(upload(self.counts, device), upload(self.taken, device), positions, self.size)
+
+    def spans(self, step: int | Tensor) -> tuple[Tensor, Tensor]:
+        """Where the batches of a step begin in their clients' streams, and how long they are: 0 for a client that has
+        finished. One step for all, or each client's own, (clients,)."""
+        if self.positions is None:
+            per_epoch = (self.counts + (self.size - 1)) // self.size
+            epoch = step // per_epoch
+            inside = (step - epoch * per_epoch) * self.size
+            begin, left = epoch * self.counts + inside, self.counts - inside
+        else:
+            begin = torch.zeros_like(self.positions) + step * self.size
+            left = self.positions - begin
+        return begin, torch.where(self.taken > step, left.clamp(max=self.size), 0)
+
+
+def _plans(work: RoundWork, clients: Tensor) -> _Plans:
+    """Of the clients at these positions, on the CPU."""
+    positions = None if work.positions is None else work.positions[clients]
+    return _Plans(work.counts[clients].clamp(min=1), steps_taken(work)[clients], positions, work.batch_size)
+
+
+def batch_widths(work: RoundWork, clients: Tensor) -> list[int]:
+    """The longest batch at every step that any of the clients at these positions (n,) takes."""
+    plans = _plans(work, clients)
+    steps = int(plans.taken.max()) if len(clients) else 0
+    return [int(plans.spans(step)[1].max()) for step in range(steps)]
+
+
+def rows_of_clients(work: RoundWork, clients: Tensor) -> Tensor:
+    """The example rows of the clients at these positions (n,), one client's after the other's: (examples,) int64."""
+    counts = work.counts[clients]
+    shift = work.offsets[clients] - (counts.cumsum(0) - counts)
+    return work.rows[torch.arange(int(counts.sum())) + shift.repeat_interleave(counts)]
+
+
+class ChunkBatches:
+    """The batches of many clients at once, as `Batches` has them one by one, on a device: no Python per client, and
+    nothing waits for the device.
+
+    `clients` (chunk,) int64 are positions in the work. `rows` (examples,) int64 on the device say where the examples of
+    these clients are, one client's after the other's (default: where the work says). `widths` are those of the padded
+    batches, step by step (default: the longest of these clients'); where clients are divided into chunks, giving all
+    chunks the same makes a client's numbers independent of its chunk. `memory` bounds the bytes of the shuffled rows
+    that are kept: all epochs if they fit, else those of the next few steps.
+    """
+
+    def __init__(
+        self,
+        work: RoundWork,
+        clients: Tensor,
+        device: torch.device | str = "cpu",
+        *,
+        rows: Tensor | None = None,
+        widths: Sequence[int] | None = None,
+        memory: int = ORDER_BYTES,
+    ) -> None:
+        self.device, self.memory = torch.device(device), memory
+        self.widths = batch_widths(work, clients) if widths is None else widths
+        self.source = upload(rows_of_clients(work, clients), self.device) if rows is None else rows
+        counts = work.counts[clients]
+        self._ids, self._offsets = work.ids[clients], counts.cumsum(0) - counts
+        self._host = _plans(work, clients)
+        self._there = self._host.to(self.device)
+        self._stream = Stream(work.seed, Purpose.SHUFFLE, work.round)
+        self._places = torch.arange(max(self.widths, default=0), device=self.device)
+        self._window = range(0)  # the steps whose rows are in `_shuffled`
+
+    def rows(self, step: int) -> tuple[Tensor, Tensor]:
+        """The padded batches of a step: rows (chunk, width) int64, and `real` (chunk, width) bool.
+
+        Padding repeats the first row of the same batch; a client that is not active has padding only.
+        """
+        if step not in self._window:
+            self._open_window(step)
+        begin, length = self._there.spans(step)
+        places = self._places[: self.widths[step]]
+        real = places < length[:, None]
+        first = torch.where(length > 0, begin - self._shift, self._base)
+        return self._shuffled[first[:, None] + torch.where(real, places, 0)], real
+
+    def epochs(self, step: int) -> Tensor:
+        """The epochs (counted from 0) in which the batches of a step begin: (chunk,) int64."""
+        return self._there.spans(step)[0] // self._there.counts
+
+    def _open_window(self, step: int) -> None:
+        """Shuffles the rows of as many steps from `step` on as fit into the memory, at least of one."""
+        last = max(len(self.widths), step + 1)
+        while True:
+            first, epochs = self._epochs_between(step, last)
+            total = int((epochs * self._host.counts).sum())
+            if (total + 1) * self.source.itemsize <= self.memory or last == step + 1:
+                break
+            last = step + (last - step) // 2
+        self._window = range(step, last)
+        self._shuffle(first, epochs, total)
+
+    def _epochs_between(self, step: int, last: int) -> tuple[Tensor, Tensor]:
+        """The first epoch that each client visits in the steps [step, last), and how many: (chunk,) int64 each."""
+        host = self._host
+        begin, length = host.spans(step)
+        final, final_length = host.spans((host.taken - 1).clamp(min=step, max=last - 1))
+        first = begin // host.counts
+        epochs = (final + final_length - 1) // host.counts - first + 1
+        return first, torch.where(length > 0, epochs, 0)
+
+    def _shuffle(self, first: Tensor, epochs: Tensor, total: int) -> None:
+        """Keeps the rows of `epochs` epochs of each client from its `first` on, as one vector.
+
+        Epochs of a client follow each other without a gap, so a stream position lies at a fixed distance, `_shift`,
+        from its place in the vector. Behind the `total` rows is a place for what nobody reads.
+        """
+        counts = self._host.counts
+        base = (epochs * counts).cumsum(0) - epochs * counts
+        self._base, self._shift = (upload(each, self.device) for each in (base, first * counts - base))
+        self._shuffled = torch.zeros(total + 1, dtype=torch.int64, device=self.device)
+        owner = torch.arange(len(counts)).repeat_interleave(epochs)
+        turn = torch.arange(len(owner)) - (epochs.cumsum(0) - epochs)[owner]
+        tables = (self._ids[owner], first[owner] + turn, counts[owner], base[owner] + turn * counts[owner])
+        orders = torch.stack([*tables, self._offsets[owner]])
+        for alike in _of_like_size(counts[owner]):
+            self._shuffle_alike(orders[:, alike])
+
+    def _shuffle_alike(self, orders: Tensor) -> None:
+        """Enters a table of epochs, (5, n): whose, which, of how many rows, where they go and where they come from."""
+        width = int(orders[2].max())
+        ids, epochs, counts, slots, offsets = upload(orders.contiguous(), self.device)
+        order = shuffles(counts, self._stream, clients=ids, steps=epochs, width=width, device=self.device)
+        places = torch.arange(width, device=self.device)
+        unread = self._shuffled.numel() - 1
+        to = torch.where(places < counts[:, None], slots[:, None] + places, unread)
+        self._shuffled[to] = self.source[(offsets[:, None] + order).clamp_(max=self.source.numel() - 1)]
+
+
+def _of_like_size(counts: Tensor) -> Iterator[Tensor]:
+    """Indices of counts (n,) that may share a table as wide as the largest: at most about twice what they need."""
+    if not len(counts):
+        return
+    if len(counts) * int(counts.max()) <= 2 * int(counts.sum()):
+        yield torch.arange(len(counts))
+        return
+    size = torch.frexp(counts.double()).exponent  # the number of bits
+    for bits in size.unique().tolist():
+        yield (size == bits).nonzero().flatten()
 
 
 def padded(batches: Sequence[Batches], active: Sequence[bool], step: int) -> tuple[Tensor, Tensor]:

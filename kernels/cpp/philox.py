@@ -1,5 +1,5 @@
 """Random numbers and permutations."""
 
-from fastfed._core import normal, permutation, uniform
+from fastfed._core import normal, permutation, shuffles, uniform
 
-__all__ = ["normal", "permutation", "uniform"]
+__all__ = ["normal", "permutation", "shuffles", "uniform"]

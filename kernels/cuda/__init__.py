@@ -6,7 +6,7 @@ With ``FASTFED_CUDA_HOST=1`` the very same kernels are compiled by g++ and run o
 from .aggregate_step import aggregate_step
 from .client_step import client_step
 from .norms import clip, norms
-from .philox import normal, permutation, uniform
+from .philox import normal, permutation, shuffles, uniform
 from .server_step import server_step
 from .weighted_sum import weighted_sum
 
@@ -18,6 +18,7 @@ __all__ = [
     "norms",
     "permutation",
     "server_step",
+    "shuffles",
     "uniform",
     "weighted_sum",
 ]

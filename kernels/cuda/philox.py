@@ -29,6 +29,19 @@ class Draws(ctypes.Structure):
     ]
 
 
+class ShuffleKeys(ctypes.Structure):
+    """``ShuffleKeys`` of csrc/cuda/philox.cu."""
+
+    _fields_ = [
+        ("out", ctypes.c_void_p),
+        ("ids", ctypes.c_void_p),
+        ("steps", ctypes.c_void_p),
+        ("counts", ctypes.c_void_p),
+        ("rows", ctypes.c_longlong),
+        ("width", ctypes.c_longlong),
+    ]
+
+
 def _draw(kernel: str, blocks: int, out: Tensor, stream: StreamWords, clients: Tensor) -> None:
     draws = Draws(out.data_ptr(), clients.data_ptr(), *out.shape)
     run("philox", kernel, out.device, blocks, out.shape[0], draws, Words(*stream))
@@ -53,4 +66,13 @@ def permutation(out: Tensor, stream: StreamWords, clients: Tensor) -> None:
     """out: (clients, n) int64, every row a permutation of 0 .. n-1."""
     keys = torch.empty_like(out)
     _draw("philox_keys", -(-out.shape[1] // (2 * THREADS)), keys, stream, clients)
+    out.copy_(keys.sort(dim=1, stable=True).indices)
+
+
+def shuffles(out: Tensor, stream: StreamWords, clients: Tensor, steps: Tensor, counts: Tensor) -> None:
+    """out: (rows, width) int64; clients, steps, counts: (rows,) int64."""
+    rows, width = out.shape
+    keys = torch.empty_like(out)
+    to = ShuffleKeys(*(tensor.data_ptr() for tensor in (keys, clients, steps, counts)), rows, width)
+    run("philox", "philox_shuffle_keys", out.device, -(-width // (2 * THREADS)), rows, to, Words(*stream))
     out.copy_(keys.sort(dim=1, stable=True).indices)

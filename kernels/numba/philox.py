@@ -13,7 +13,7 @@ from torch import Tensor
 
 from .. import bind
 from ..rows import draws_rows
-from ..streams import StreamWords
+from ..streams import LARGEST_KEY, StreamWords
 from .bound import CHUNK, Array, chunks_of, jit, launch, parallel, span_of
 
 
@@ -93,6 +93,17 @@ def _drawer(numbers_of: Any, per_block: int) -> Callable[..., None]:
 _draw_uniforms, _draw_normals, _draw_sort_keys = _drawer(_uniforms, 4), _drawer(_normals, 4), _drawer(_sort_keys, 2)
 
 
+@parallel
+def _draw_shuffle_keys(
+    out: Array, clients: Array, steps: Array, counts: Array, round_: int, key0: int, key1: int
+) -> None:
+    for row in prange(out.shape[0]):
+        for block in range((counts[row] + 1) // 2):
+            keys = _sort_keys(*_words_of(block, steps[row], clients[row], round_, key0, key1))
+            for i in range(min(2, counts[row] - 2 * block)):
+                out[row, 2 * block + i] = keys[i]
+
+
 def _draw(kernel: Callable[..., None], out: Tensor, stream: StreamWords, clients: Tensor) -> None:
     launch(kernel, out.numpy(), clients.numpy(), stream.step, stream.round, stream.key0, stream.key1)
 
@@ -114,4 +125,12 @@ def permutation(out: Tensor, stream: StreamWords, clients: Tensor) -> None:
     """out: (clients, n) int64, every row a permutation of 0 .. n-1."""
     keys = torch.empty_like(out)
     _draw(_draw_sort_keys, keys, stream, clients)
+    out.copy_(keys.sort(dim=1, stable=True).indices)
+
+
+def shuffles(out: Tensor, stream: StreamWords, clients: Tensor, steps: Tensor, counts: Tensor) -> None:
+    """out: (rows, width) int64; clients, steps, counts: (rows,) int64."""
+    keys = torch.full_like(out, LARGEST_KEY)  # behind every count: a stable sort leaves those places where they are
+    rows = (keys.numpy(), clients.numpy(), steps.numpy(), counts.numpy())
+    launch(_draw_shuffle_keys, *rows, stream.round, stream.key0, stream.key1)
     out.copy_(keys.sort(dim=1, stable=True).indices)

@@ -3,7 +3,7 @@
 from .aggregate_step import aggregate_step
 from .client_step import client_step
 from .norms import clip, norms
-from .philox import normal, permutation, uniform
+from .philox import normal, permutation, shuffles, uniform
 from .server_step import server_step
 from .weighted_sum import weighted_sum
 
@@ -15,6 +15,7 @@ __all__ = [
     "norms",
     "permutation",
     "server_step",
+    "shuffles",
     "uniform",
     "weighted_sum",
 ]

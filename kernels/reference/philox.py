@@ -10,7 +10,7 @@ from torch import Tensor
 
 from .. import bind
 from ..rows import draws_rows
-from ..streams import StreamWords
+from ..streams import LARGEST_KEY, StreamWords
 
 _MASK = 0xFFFFFFFF
 
@@ -39,12 +39,20 @@ _philox = bind.load(
 )
 
 
-def _words(stream: StreamWords, clients: Tensor, blocks: int) -> list[Tensor]:
-    """Four tensors (clients, blocks): the words of every block of every client's stream."""
+def _words(stream: StreamWords, clients: Tensor, blocks: int, steps: Tensor | None = None) -> list[Tensor]:
+    """Four tensors (clients, blocks): the words of every block of every client's stream, at `steps` (clients,) if given
+    instead of the stream's own."""
     block = torch.arange(blocks, dtype=torch.int64, device=clients.device)[None, :]
     zero = torch.zeros_like(block)
-    counter = (block, zero + stream.step, clients[:, None] + zero, zero + stream.round)
+    step = zero + stream.step if steps is None else steps[:, None] + zero
+    counter = (block, step, clients[:, None] + zero, zero + stream.round)
     return list(_philox.philox(*counter, stream.key0, stream.key1))
+
+
+def _sort_keys(words: list[Tensor], n: int) -> Tensor:
+    """(clients, n) int64: two of every block, side by side."""
+    keys = torch.stack([_philox.sort_key(*words[:2]), _philox.sort_key(*words[2:])], dim=-1)
+    return keys.flatten(1)[:, :n]
 
 
 @draws_rows
@@ -66,6 +74,15 @@ def normal(out: Tensor, stream: StreamWords, clients: Tensor) -> None:
 @draws_rows
 def permutation(out: Tensor, stream: StreamWords, clients: Tensor) -> None:
     """out: (clients, n) int64, every row a permutation of 0 .. n-1."""
-    words = _words(stream, clients, -(-out.shape[1] // 2))
-    keys = torch.stack([_philox.sort_key(*words[:2]), _philox.sort_key(*words[2:])], dim=-1)
-    out.copy_(keys.flatten(1)[:, : out.shape[1]].sort(dim=1, stable=True).indices)
+    n = out.shape[1]
+    keys = _sort_keys(_words(stream, clients, -(-n // 2)), n)
+    out.copy_(keys.sort(dim=1, stable=True).indices)
+
+
+def shuffles(out: Tensor, stream: StreamWords, clients: Tensor, steps: Tensor, counts: Tensor) -> None:
+    """out: (rows, width) int64; clients, steps, counts: (rows,) int64."""
+    width = out.shape[1]
+    keys = _sort_keys(_words(stream, clients, -(-width // 2), steps), width)
+    beyond = torch.arange(width, device=out.device) >= counts[:, None]
+    # The largest key of all, behind whatever has the same one: a stable sort leaves these places where they are.
+    out.copy_(keys.masked_fill(beyond, LARGEST_KEY).sort(dim=1, stable=True).indices)

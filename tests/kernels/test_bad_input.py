@@ -675,6 +675,24 @@ def test_draws(op: str) -> None:
     refuses("clients", draw, 3, kernels.Stream(1, client=4), clients=torch.tensor([1]))
 
 
+def test_shuffles() -> None:
+    stream, ids, counts = kernels.Stream(1), torch.tensor([1, 2]), torch.tensor([3, 0])
+    draw = kernels.shuffles
+    refuses("stream", draw, counts, 17, clients=ids)
+    for spoiled in ([1, 2], torch.tensor([1.0, 2.0]), torch.tensor([[1, 2]]), torch.tensor([1, -1]), ids[:0]):
+        refuses("clients", draw, counts, stream, clients=spoiled)
+    refuses("clients", draw, counts, kernels.Stream(1, client=4), clients=ids)
+    for name in ("counts", "steps"):
+        for spoiled in ([1, 2], torch.tensor([1.0, 2.0]), ids[:1], ids[:, None], torch.tensor([1, -1])):
+            given = {"counts": counts, name: spoiled}
+            refuses(name, draw, given.pop("counts"), stream, clients=ids, **given)
+    refuses("steps", draw, counts, stream, clients=ids, steps=torch.tensor([0, 2**32]))
+    refuses("steps", draw, counts, kernels.Stream(1, step=4), clients=ids, steps=ids)
+    for width in (2, 0, -1, 3.0, True, "3"):
+        refuses("width", draw, counts, stream, clients=ids, width=width)
+    refuses("width", draw, counts.to("meta"), stream, clients=ids)
+
+
 # ---- backends -------------------------------------------------------------------------------------------------------
 
 

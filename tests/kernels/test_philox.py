@@ -134,6 +134,53 @@ def test_a_batch_is_its_clients_streams(backend: str, op: str) -> None:
         assert same_bits(row.clone(), alone), client
 
 
+# Every kind of row: nothing, one thing, odd and even numbers, the whole width; ids and steps of 32 bits; a pair twice.
+SHUFFLED = [  # client, step, count
+    (3, 0, 0),
+    (0, 2, 1),
+    (WORD, WORD, 2),
+    (3, 0, 203),
+    (17, 5, 64),
+    (3, 1, 203),
+    (3, 0, 202),
+    (3, 0, 203),
+]
+
+
+@pytest.mark.parametrize("width", [None, 203, 204, 1000])
+def test_shuffles_are_permutations_of_unequal_length(backend: str, width: int | None) -> None:
+    key = {"seed": 2**63 + 11, "purpose": 2, "round": 5}
+    clients, steps, counts = torch.tensor(SHUFFLED).T.contiguous()
+    drawn = kernels.shuffles(counts, Stream(**key), clients=clients, steps=steps, width=width, backend=backend)
+    assert drawn.dtype == torch.int64
+    assert drawn.shape == (len(SHUFFLED), width or 203)
+    for row, (client, step, count) in zip(drawn, SHUFFLED, strict=True):
+        assert row[count:].tolist() == list(range(count, width or 203))
+        if count:
+            alone = kernels.permutation(count, Stream(**key, client=client, step=step), backend="reference")
+            assert torch.equal(row[:count], alone), (client, step, count)
+
+
+def test_shuffles_of_many_short_rows(backend: str) -> None:
+    """More rows than a tile has, at the stream's own step."""
+    rows = 70 if SLOW else 5_000
+    counts = torch.arange(rows) % 4
+    drawn = kernels.shuffles(counts, Stream(3, step=8), clients=torch.arange(rows), backend=backend)
+    for n in (1, 2, 3):
+        own = (counts == n).nonzero().flatten()
+        wanted = kernels.permutation(n, Stream(3, step=8), clients=own, backend="reference")
+        assert torch.equal(drawn[own, :n], wanted)
+    assert torch.equal(drawn.sort(dim=1).values, torch.arange(3).expand(rows, 3))
+
+
+def test_a_long_shuffle(backend: str) -> None:
+    """Rows of several tiles, of which the last hold nothing."""
+    n, width = (2_003, 20_000) if SLOW else (100_003, 300_000)
+    drawn = kernels.shuffles(torch.tensor([n]), STREAMS[0], clients=torch.tensor([4]), width=width, backend=backend)
+    wanted = kernels.permutation(n, Stream(0, client=4), backend="reference")
+    assert torch.equal(drawn[0], torch.cat([wanted, torch.arange(n, width)]))
+
+
 def test_a_long_permutation(backend: str) -> None:
     """More things than a sort has buckets."""
     n = 2_003 if SLOW else (1 << 20) + 7

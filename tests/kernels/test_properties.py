@@ -261,6 +261,7 @@ def run_random_numbers(backend: str) -> dict[str, Tensor]:
         "permutation": kernels.permutation(min(BIG, 100_003), stream, backend=backend),
         "batch": kernels.normal(1001, stream, clients=ids, backend=backend),
         "permutations": kernels.permutation(101, stream, clients=ids, backend=backend),
+        "shuffles": kernels.shuffles(300 * ids, stream, clients=ids, backend=backend),
     }
 
 

@@ -6,11 +6,13 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import assume, given
+from hypothesis import strategies as st
 
 from fastfed import kernels
 from fastfed.purposes import Purpose
-from fastfed.train import RoundWork
-from fastfed.train.batches import Batches, padded, steps_taken
+from fastfed.train import RoundWork, batches
+from fastfed.train.batches import Batches, ChunkBatches, batch_widths, rows_of_clients, steps_taken
 
 from .support import round_of
 
@@ -87,13 +89,109 @@ def test_steps_taken(sizes: tuple[int, ...], positions: list[int] | None, taken:
     assert steps_taken(work).tolist() == taken
 
 
-def test_padding_repeats_rows_of_the_same_batch() -> None:
-    work = work_of()
-    batches = [Batches(work, client) for client in range(4)]
-    rows, real = padded(batches, [True, True, True, False], 2)  # batches of 1, 4 and 1; the last has finished
-    assert real.tolist() == [[True] + 3 * [False], 4 * [True], [True] + 3 * [False], 4 * [False]]
-    for client in range(3):
-        own = batches[client].at(2)
-        assert rows[client, : len(own)].tolist() == own.tolist()
-        assert set(rows[client].tolist()) == set(own.tolist())
-    assert set(rows[3].tolist()) <= set(batches[3].rows.tolist())
+# ---- many clients at once -------------------------------------------------------------------------------------------
+
+
+def assert_same_batches(work: RoundWork, clients: torch.Tensor, **given: Any) -> ChunkBatches:
+    """A chunk has the batches that its clients have one by one, padded with a row of the same batch."""
+    chunk = ChunkBatches(work, clients, **given)
+    steps = steps_taken(work)[clients].tolist()
+    alone = [Batches(work, position) for position in clients.tolist()]
+    for step in range(max(steps, default=0)):
+        rows, real = chunk.rows(step)
+        epochs = chunk.epochs(step)
+        assert rows.shape == real.shape == (len(clients), chunk.widths[step])
+        for i, own in enumerate(alone):
+            batch = own.at(step).tolist() if step < steps[i] else []
+            assert rows[i][real[i]].tolist() == batch
+            assert real[i].tolist() == [True] * len(batch) + [False] * (chunk.widths[step] - len(batch))
+            if batch:
+                assert set(rows[i].tolist()) == set(batch)
+                assert int(epochs[i]) == own.epoch(step)
+    return chunk
+
+
+@st.composite
+def plans(draw: st.DrawFn) -> RoundWork:
+    """Clients of any size, none included, some of which take no step."""
+    sizes = draw(st.lists(st.one_of(st.integers(0, 12), st.just(0), st.integers(50, 90)), min_size=1, max_size=7))
+    assume(sum(sizes))
+    whole = st.lists(st.integers(0, 9), min_size=len(sizes), max_size=len(sizes))
+    positions = draw(st.none() | st.lists(st.integers(0, 40), min_size=len(sizes), max_size=len(sizes)))
+    return round_of(
+        torch.zeros(3),
+        sizes,
+        rows=torch.randperm(sum(sizes), generator=torch.Generator().manual_seed(0)) + 100,
+        steps=torch.tensor(draw(whole)),
+        positions=None if positions is None else torch.tensor(positions),
+        batch_size=draw(st.sampled_from([1, 2, 3, 5, 20, 1000])),
+        seed=draw(st.integers(0, 2**64 - 1)),
+        round=draw(st.integers(0, 5)),
+    )
+
+
+@given(work=plans(), memory=st.sampled_from([1, 400, 2_000, 1 << 20]), data=st.data())
+def test_a_chunk_has_the_batches_of_its_clients(work: RoundWork, memory: int, data: st.DataObject) -> None:
+    order = data.draw(st.permutations(range(len(work))))
+    clients = torch.tensor(order[: data.draw(st.integers(1, len(work)))])
+    assert_same_batches(work, clients, memory=memory)
+
+
+def test_all_epochs_are_shuffled_at_once_where_they_fit() -> None:
+    work = work_of(steps=torch.full((4,), 12))
+    opened = {}
+    for memory in (1, 500, 1 << 20):
+        chunk = ChunkBatches(work, torch.arange(4), memory=memory)
+        windows = []
+        for step in range(12):
+            chunk.rows(step)
+            if step not in (windows[-1] if windows else ()):
+                windows.append(chunk._window)
+            assert chunk._shuffled.numel() * 8 <= max(memory, 8 * (sum(SIZES) + 1))
+        opened[memory] = windows
+    assert opened[1 << 20] == [range(12)]
+    assert opened[1] == [range(step, step + 1) for step in range(12)]
+    assert 1 < len(opened[500][0]) < 12
+
+
+def test_steps_may_be_asked_for_in_any_order() -> None:
+    one, other = (ChunkBatches(work_of(), torch.arange(4), memory=500) for _ in range(2))
+    forward = [one.rows(step)[0].tolist() for step in range(7)]
+    assert [other.rows(step)[0].tolist() for step in reversed(range(7))] == forward[::-1]
+
+
+def test_few_large_clients_do_not_widen_the_orders_of_many_small_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn = []
+
+    def counting(counts: torch.Tensor, *given: Any, **named: Any) -> torch.Tensor:
+        orders = kernels.shuffles(counts, *given, **named)
+        drawn.append(orders.numel())
+        return orders
+
+    monkeypatch.setattr(batches, "shuffles", counting)
+    sizes = [1000] + [1, 2, 3, 4] * 50
+    work = round_of(torch.zeros(3), sizes, steps=torch.full((len(sizes),), 3))
+    chunk = assert_same_batches(work, torch.arange(len(sizes)))
+    assert sum(drawn) <= 2 * chunk._shuffled.numel()
+    assert len(drawn) <= 4  # of 1, of 2 and 3, of 4, of 1000
+
+
+def test_rows_may_be_renumbered_and_widths_be_given() -> None:
+    work, clients = work_of(), torch.tensor([3, 0])
+    own = rows_of_clients(work, clients)
+    assert own.tolist() == [*work.rows[14:22].tolist(), *work.rows[:9].tolist()]
+    numbered = ChunkBatches(work, clients, rows=torch.arange(len(own)), widths=[6] * 7)
+    plain = ChunkBatches(work, clients)
+    for step in range(7):
+        (rows, real), (wanted, shorter) = numbered.rows(step), plain.rows(step)
+        assert rows.shape == (2, 6)
+        assert torch.equal(own[rows][real], wanted[shorter])
+
+
+@pytest.mark.parametrize("positions", [None, torch.tensor([6, 11, 2, 0])])
+def test_widths_are_the_longest_batches(positions: torch.Tensor | None) -> None:
+    work = work_of(positions=positions, steps=torch.tensor([7, 2, 7, 0]))
+    steps = steps_taken(work).tolist()
+    wanted = [max(len(Batches(work, i).at(step)) for i in range(4) if step < steps[i]) for step in range(max(steps))]
+    assert batch_widths(work, torch.arange(4)) == wanted
+    assert batch_widths(work, torch.tensor([3])) == []
