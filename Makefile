@@ -26,7 +26,7 @@ run: $(VENV)/.built ## compare four methods on the embedded digits: a table, and
 test: export OMP_WAIT_POLICY = passive
 test: style ## style, then every test: CPU backends, Triton's interpreter, CUDA kernels on the host
 	$(BIN)/pytest -n 2 --dist loadgroup
-	TRITON_INTERPRET=1 $(BIN)/pytest -m backend -n 2 tests/kernels
+	TRITON_INTERPRET=1 $(BIN)/pytest -m "(backend or device) and not exhaustive" -n 2 tests/kernels tests/train
 	FASTFED_CUDA_HOST=1 $(BIN)/pytest -m backend -n 2 tests/kernels
 
 bench: $(VENV)/.built ## time every kernel and whole rounds beside their peers

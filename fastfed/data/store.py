@@ -91,6 +91,13 @@ class Pixels:
         std = torch.tensor(self.std, dtype=dtype).view(1, -1, 1, 1)
         return (self.bytes[rows].to(dtype) / 255 - mean) / std
 
+    def values_of_bytes(self) -> Tensor:
+        """What each byte stands for in each channel: (channels, 256) float32."""
+        channels = self.bytes.shape[1]
+        every_byte = torch.arange(256, dtype=torch.uint8).view(256, 1, 1, 1).expand(256, channels, 1, 1)
+        values = Pixels(every_byte, self.mean, self.std).dense(torch.arange(256))
+        return values[:, :, 0, 0].T.contiguous()
+
 
 Inputs = Tensor | Sparse | Pixels
 

@@ -12,11 +12,12 @@ from ..kernels.table import nearest
 from ..losses import Loss
 from ..program import Unsupported
 from .batched import Batched
+from .device import Device
 from .eager import Eager
 from .split import Split
 from .work import Outcome, RoundWork
 
-EXECUTORS = ("eager", "batched", "native", "auto")
+EXECUTORS = ("eager", "batched", "native", "device", "auto")
 
 
 class Executor(Protocol):
@@ -53,6 +54,8 @@ def make(
         return Batched(module, loss, examples, threads=threads, device=device, split=split)
     if executor == "native":
         return _native(module, loss, examples, threads, device, split)
+    if executor == "device":
+        return Device(module, loss, examples, threads=threads, device=device, split=split)
     return _fastest(module, loss, examples, threads, device, split)
 
 

@@ -182,7 +182,7 @@ def _engine_examples(examples: Examples) -> dict[str, Any]:
     store: dict[str, Any] = {"count": len(examples), "targets": _engine_rows(examples.targets)}
     if isinstance(inputs, Pixels):
         store["inputs"] = inputs.bytes.contiguous()
-        store["byte_values"] = _byte_values(inputs)
+        store["byte_values"] = inputs.values_of_bytes()
     else:
         store["inputs"] = _engine_rows(inputs)
     return store
@@ -193,11 +193,3 @@ def _engine_rows(rows: Tensor | Sparse) -> Any:
         tensors = {name: getattr(rows, name).contiguous() for name in ("starts", "columns", "values")}
         return tensors | {"width": rows.width}
     return rows.contiguous()
-
-
-def _byte_values(pixels: Pixels) -> Tensor:
-    """What each byte stands for in each channel: (channels, 256) float32."""
-    channels = pixels.bytes.shape[1]
-    every_byte = torch.arange(256, dtype=torch.uint8).view(256, 1, 1, 1).expand(256, channels, 1, 1)
-    values = Pixels(every_byte, pixels.mean, pixels.std).dense(torch.arange(256))
-    return values[:, :, 0, 0].T.contiguous()

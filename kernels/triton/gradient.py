@@ -84,7 +84,12 @@ def _shared(vector, client, stride, at, mask, absent):
 @device
 def corrected(source, x, coef, client, size, at, mask):
     """The elements `at` of a client's gradient, x being the same elements of its model."""
-    g = tl.load(source.grad + client * size + at, mask=mask)
+    return correct(source, tl.load(source.grad + client * size + at, mask=mask), x, coef, client, at, mask)
+
+
+@device
+def correct(source, g, x, coef, client, at, mask):
+    """What the rule sees of the elements `at` of a raw gradient g."""
     anchor = _shared(source.anchor, client, source.anchor_stride, at, mask, x)
     correction = _shared(source.correction, client, source.correction_stride, at, mask, 0.0)
     scale = coefficient(coef, client, SCALE)

@@ -32,6 +32,7 @@ class Launch:
     constants: dict[str, Any]
     warps: int
     registers: int | None
+    stages: int | None = None
 
     def run(self) -> None:
         self.kernel[(self.programs,)](*self.args, **self.constants, **self._options())
@@ -44,7 +45,8 @@ class Launch:
         # No contraction into fused multiply-adds: the device rounds as the interpreter does in the tests, but for
         # division (2 ulp, Triton's `/`). The kernels wait for memory, so this costs nothing.
         options: dict[str, Any] = {"num_warps": self.warps, "enable_fp_fusion": False}
-        return options if self.registers is None else {**options, "maxnreg": self.registers}
+        given = {"maxnreg": self.registers, "num_stages": self.stages}
+        return options | {name: value for name, value in given.items() if value is not None}
 
 
 class _Witness(Protocol):
@@ -111,10 +113,11 @@ def launch(
     *args: Any,
     warps: int = WARPS,
     registers: int | None = None,
+    stages: int | None = None,
     **constants: Any,
 ) -> None:
     """Runs `programs` instances of `kernel` on the device of the tensor `on`; `constants` are compiled in."""
-    item = Launch(kernel, programs, args, constants, warps, registers)
+    item = Launch(kernel, programs, args, constants, warps, registers, stages)
     if _witnesses:
         for witness in _witnesses:
             witness.see(item)

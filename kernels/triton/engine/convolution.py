@@ -1,0 +1,234 @@
+"""Convolutions of many clients as implicit products: no patch of an image is ever copied.
+
+Images have their channels last: a value is (clients, batch * pixels, stride). A weight is (kernel height, kernel width,
+inputs, outputs), a matrix of `taps` = height * width * inputs rows and `outputs` columns. Forward, an output pixel is a
+row of the product; back, an input pixel; for the weights, pixels are what is summed over.
+"""
+
+# mypy: disable-error-code="no-untyped-def"
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from ...layers import Convolution
+from ..bound import device, total
+from ..launch import launch
+from .curves import activated, gated
+from .products import PRECISION, _settle_bias
+from .rule import Rule, Sink, settle
+
+
+class Tile(NamedTuple):
+    """Pixels (or taps), columns and depth of one tile, and what runs it."""
+
+    m: int
+    n: int
+    k: int
+    warps: int
+    stages: int
+
+
+def _columns(width: int) -> int:
+    return 16 if width <= 16 else 32 if width <= 32 else 64
+
+
+def forward_tile(c: Convolution) -> Tile:
+    return Tile(64, _columns(c.outputs), 16 if c.taps <= 16 else 32, 4, 2)
+
+
+def input_tile(c: Convolution) -> Tile:
+    return Tile(64, _columns(c.inputs), 32, 4, 2)
+
+
+def update_tile(c: Convolution) -> Tile:
+    return Tile(_columns(c.taps), _columns(c.outputs), 32, 4, 2)
+
+
+def _sizes(c: Convolution, batch: int, tile: Tile) -> dict[str, Any]:
+    pairs = {"KERNEL": c.kernel, "STEP": c.step, "PAD": c.pad}
+    sizes = {f"{name}_{axis}": pair[i] for name, pair in pairs.items() for i, axis in enumerate("HW")}
+    return sizes | {
+        "CI": c.inputs, "CO": c.outputs, "H": c.image[0], "W": c.image[1], "OH": c.made[0], "OW": c.made[1],
+        "BATCH": batch, "IN": c.in_stride, "OUT": c.out_stride, "HAS_BIAS": c.bias is not None,
+        "BM": tile.m, "BN": tile.n, "BK": tile.k, "PRECISION": PRECISION,
+    }  # fmt: skip
+
+
+@device
+def _input_at(
+    example, y, x, tap, CI: tl.constexpr, H: tl.constexpr, W: tl.constexpr, KERNEL_W: tl.constexpr,
+    STEP_H: tl.constexpr, STEP_W: tl.constexpr, PAD_H: tl.constexpr, PAD_W: tl.constexpr, IN: tl.constexpr,
+):  # fmt: skip
+    """Where tap `tap` of output pixel (y, x) reads, and whether that lies inside the image."""
+    spot, channel = tap // CI, tap % CI
+    iy = y * STEP_H - PAD_H + spot // KERNEL_W
+    ix = x * STEP_W - PAD_W + spot % KERNEL_W
+    inside = (iy >= 0) & (iy < H) & (ix >= 0) & (ix < W)
+    return ((example * H + iy) * W + ix) * IN + channel, inside
+
+
+@triton.jit
+def _forward(
+    params, value, out, lengths, weight, bias, size,
+    CI: tl.constexpr, CO: tl.constexpr, H: tl.constexpr, W: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,
+    KERNEL_H: tl.constexpr, KERNEL_W: tl.constexpr, STEP_H: tl.constexpr, STEP_W: tl.constexpr, PAD_H: tl.constexpr,
+    PAD_W: tl.constexpr, BATCH: tl.constexpr, IN: tl.constexpr, OUT: tl.constexpr, HAS_BIAS: tl.constexpr,
+    CURVE: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    TAPS: tl.constexpr = KERNEL_H * KERNEL_W * CI
+    tiles_m: tl.constexpr = (BATCH * OH * OW + BM - 1) // BM
+    tiles_n: tl.constexpr = (CO + BN - 1) // BN
+    program = tl.program_id(0)
+    client = (program // (tiles_m * tiles_n)).to(tl.int64)
+    pixels = tl.load(lengths + client) * (OH * OW)
+    first = (program // tiles_n) % tiles_m * BM
+    if first >= pixels:
+        return
+    p = first + tl.arange(0, BM)
+    n = program % tiles_n * BN + tl.arange(0, BN)
+    example, y, x = p // (OH * OW), (p // OW) % OH, p % OW
+    source = value + client * (BATCH * H * W * IN)
+    acc = tl.zeros((BM, BN), tl.float32)
+    for k0 in range(0, TAPS, BK):
+        tap = k0 + tl.arange(0, BK)
+        at, inside = _input_at(
+            example[:, None], y[:, None], x[:, None], tap[None, :], CI, H, W, KERNEL_W, STEP_H, STEP_W, PAD_H, PAD_W, IN
+        )
+        a = tl.load(source + at, mask=inside & (p < pixels)[:, None] & (tap < TAPS)[None, :], other=0.0)
+        w_at = client * size + weight.offset + tap[:, None] * CO + n[None, :]
+        w = tl.load(params + w_at, mask=(tap < TAPS)[:, None] & (n < CO)[None, :], other=0.0)
+        acc = tl.dot(a, w, acc, input_precision=PRECISION)
+    if HAS_BIAS:
+        acc += tl.load(params + client * size + bias.offset + n, mask=n < CO, other=0.0)[None, :]
+    target = out + client * (BATCH * OH * OW * OUT) + p[:, None] * OUT + n[None, :]
+    tl.store(target, activated(acc, CURVE), mask=(p < pixels)[:, None] & (n < CO)[None, :])
+
+
+@triton.jit
+def _input_gradient(
+    params, value, d_value, d_out, lengths, weight, size,
+    CI: tl.constexpr, CO: tl.constexpr, H: tl.constexpr, W: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,
+    KERNEL_H: tl.constexpr, KERNEL_W: tl.constexpr, STEP_H: tl.constexpr, STEP_W: tl.constexpr, PAD_H: tl.constexpr,
+    PAD_W: tl.constexpr, BATCH: tl.constexpr, IN: tl.constexpr, OUT: tl.constexpr, HAS_BIAS: tl.constexpr,
+    GATE: tl.constexpr, ADD_INPUT: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+    PRECISION: tl.constexpr,
+):  # fmt: skip
+    """An input pixel's gradient: over all taps, that of the output pixel which read it there, if there is one."""
+    DEPTH: tl.constexpr = KERNEL_H * KERNEL_W * CO
+    tiles_m: tl.constexpr = (BATCH * H * W + BM - 1) // BM
+    tiles_n: tl.constexpr = (CI + BN - 1) // BN
+    program = tl.program_id(0)
+    client = (program // (tiles_m * tiles_n)).to(tl.int64)
+    pixels = tl.load(lengths + client) * (H * W)
+    first = (program // tiles_n) % tiles_m * BM
+    if first >= pixels:
+        return
+    p = first + tl.arange(0, BM)
+    n = program % tiles_n * BN + tl.arange(0, BN)
+    example, y, x = p // (H * W), (p // W) % H, p % W
+    source = d_out + client * (BATCH * OH * OW * OUT)
+    acc = tl.zeros((BM, BN), tl.float32)
+    for k0 in range(0, DEPTH, BK):
+        k = k0 + tl.arange(0, BK)
+        spot, channel = k // CO, k % CO
+        ry = y[:, None] + PAD_H - (spot // KERNEL_W)[None, :]
+        rx = x[:, None] + PAD_W - (spot % KERNEL_W)[None, :]
+        oy, ox = ry // STEP_H, rx // STEP_W
+        reads = (ry >= 0) & (rx >= 0) & (ry % STEP_H == 0) & (rx % STEP_W == 0) & (oy < OH) & (ox < OW)
+        at = ((example[:, None] * OH + oy) * OW + ox) * OUT + channel[None, :]
+        d = tl.load(source + at, mask=reads & (p < pixels)[:, None] & (k < DEPTH)[None, :], other=0.0)
+        w_at = client * size + weight.offset + (spot[:, None] * CI + n[None, :]) * CO + channel[:, None]
+        w = tl.load(params + w_at, mask=(k < DEPTH)[:, None] & (n < CI)[None, :], other=0.0)
+        acc = tl.dot(d, w, acc, input_precision=PRECISION)
+    at = client * (BATCH * H * W * IN) + p[:, None] * IN + n[None, :]
+    mask = (p < pixels)[:, None] & (n < CI)[None, :]
+    if ADD_INPUT:
+        acc += tl.load(d_value + at, mask=mask, other=0.0)
+    if GATE != 0:
+        acc = gated(acc, tl.load(value + at, mask=mask, other=0.0), GATE)
+    tl.store(d_value + at, acc, mask=mask)
+
+
+@triton.jit
+def _update(
+    params, value, d_out, lengths, weight, bias, sink,
+    CI: tl.constexpr, CO: tl.constexpr, H: tl.constexpr, W: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,
+    KERNEL_H: tl.constexpr, KERNEL_W: tl.constexpr, STEP_H: tl.constexpr, STEP_W: tl.constexpr, PAD_H: tl.constexpr,
+    PAD_W: tl.constexpr, BATCH: tl.constexpr, IN: tl.constexpr, OUT: tl.constexpr, HAS_BIAS: tl.constexpr,
+    FORMULA: tl.constexpr, ADD: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+    PRECISION: tl.constexpr,
+):  # fmt: skip
+    """The gradient of a tile of taps x outputs (and of the bias, in the first row of tiles), handed to the sink."""
+    TAPS: tl.constexpr = KERNEL_H * KERNEL_W * CI
+    tiles_m: tl.constexpr = (TAPS + BM - 1) // BM
+    tiles_n: tl.constexpr = (CO + BN - 1) // BN
+    program = tl.program_id(0)
+    client = (program // (tiles_m * tiles_n)).to(tl.int64)
+    pixels = tl.load(lengths + client) * (OH * OW)
+    if pixels == 0:
+        return
+    tile_m = (program // tiles_n) % tiles_m
+    tap = tile_m * BM + tl.arange(0, BM)
+    n = program % tiles_n * BN + tl.arange(0, BN)
+    source, behind = value + client * (BATCH * H * W * IN), d_out + client * (BATCH * OH * OW * OUT)
+    g = tl.zeros((BM, BN), tl.float32)
+    g_bias = tl.zeros((BN,), tl.float32)
+    for p0 in range(0, pixels, BK):
+        p = p0 + tl.arange(0, BK)
+        example, y, x = p // (OH * OW), (p // OW) % OH, p % OW
+        at, inside = _input_at(
+            example[None, :], y[None, :], x[None, :], tap[:, None], CI, H, W, KERNEL_W, STEP_H, STEP_W, PAD_H, PAD_W, IN
+        )
+        a = tl.load(source + at, mask=inside & (p < pixels)[None, :] & (tap < TAPS)[:, None], other=0.0)
+        d_at = p[:, None] * OUT + n[None, :]
+        d = tl.load(behind + d_at, mask=(p < pixels)[:, None] & (n < CO)[None, :], other=0.0)
+        g = tl.dot(a, d, g, input_precision=PRECISION)
+        g_bias += total(d, axis=0)
+    w_at = client * sink.size + weight.offset + tap[:, None] * CO + n[None, :]
+    start = tl.load(params + w_at, mask=(tap < TAPS)[:, None] & (n < CO)[None, :], other=0.0)
+    settle(sink, weight, g, start, client, tap, tap < TAPS, n, n < CO, CO, FORMULA, ADD, False)
+    if HAS_BIAS:
+        if tile_m == 0:
+            _settle_bias(sink, bias, g_bias, params, client, n, CO, FORMULA, ADD)
+
+
+# ---- launches -------------------------------------------------------------------------------------------------------
+
+
+def _launch(kernel: Any, tiles: int, tile: Tile, x: Tensor, *args: Any, **constants: Any) -> None:
+    launch(kernel, len(x) * tiles, x, *args, warps=tile.warps, stages=tile.stages, **constants)
+
+
+def forward(c: Convolution, batch: int, x: Tensor, value: Tensor, out: Tensor, lengths: Tensor) -> None:
+    """`out` = curve(convolution of value + bias), for the models x (clients, d)."""
+    tile = forward_tile(c)
+    tiles = -(-batch * c.made[0] * c.made[1] // tile.m) * -(-c.outputs // tile.n)
+    args = (x, value, out, lengths, c.weight, c.bias or c.weight, x.stride(0))
+    _launch(_forward, tiles, tile, x, *args, CURVE=c.curve, **_sizes(c, batch, tile))
+
+
+def input_gradient(
+    c: Convolution, batch: int, x: Tensor, value: Tensor, d_value: Tensor, d_out: Tensor, lengths: Tensor,
+    gate: int = 0, add: bool = False,
+) -> None:  # fmt: skip
+    """The gradient of the images, added to what is there with `add`, then through the curve that made them."""
+    tile = input_tile(c)
+    tiles = -(-batch * c.image[0] * c.image[1] // tile.m) * -(-c.inputs // tile.n)
+    args = (x, value, d_value, d_out, lengths, c.weight, x.stride(0))
+    _launch(_input_gradient, tiles, tile, x, *args, GATE=gate, ADD_INPUT=add, **_sizes(c, batch, tile))
+
+
+def update(
+    c: Convolution, batch: int, x: Tensor, value: Tensor, d_out: Tensor, lengths: Tensor, sink: Sink, rule: Rule,
+    add: bool = False,
+) -> None:  # fmt: skip
+    """The gradient of weight and bias goes to the sink; `add`: to what is there."""
+    tile = update_tile(c)
+    tiles = -(-c.taps // tile.m) * -(-c.outputs // tile.n)
+    args = (x, value, d_out, lengths, c.weight, c.bias or c.weight, sink)
+    _launch(_update, tiles, tile, x, *args, ADD=add, **rule.constants, **_sizes(c, batch, tile))

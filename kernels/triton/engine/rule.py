@@ -1,0 +1,106 @@
+"""What becomes of a parameter's gradient, a tile of it in registers: kept, or used up at once by the client rule.
+
+Every kernel that makes gradients of parameters ends in `settle`. Under rules that look at one element at a time (and
+under SM3, whose maxima are raised by atomic operations) the gradient never reaches memory.
+"""
+
+# mypy: disable-error-code="no-untyped-def"
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import triton.language as tl
+from torch import Tensor
+
+from ..bound import device, rules
+from ..cover_step import _cover_minimum, _covered_moment, _raise_maxima
+from ..gradient import REFRESH, STEP, coefficient, correct, direction, refreshed
+from ..vectors import load, store
+
+
+class Sink(NamedTuple):
+    """Where gradients of parameters go: into `grad` (clients, d), or, if that is None, into `x` by the client rule.
+
+    Vectors are (clients, d), None where the rule has none; `anchor` may be shared by all clients (stride 0). `coef` is
+    (clients, COEFFICIENTS) of ``phases.py``; `minima` and `maxima` are SM3's (clients, sides).
+    """
+
+    size: int
+    grad: Tensor | None = None
+    x: Tensor | None = None
+    m: Tensor | None = None
+    v: Tensor | None = None
+    nu: Tensor | None = None
+    minima: Tensor | None = None
+    maxima: Tensor | None = None
+    sides: int = 0
+    coef: Tensor | None = None
+    anchor: Tensor | None = None
+    anchor_stride: int = 0
+    correction: Tensor | None = None
+    correction_stride: int = 0
+    weight_decay: float = 0.0
+    prox: float = 0.0
+    beta1: float = 0.0
+    gain1: float = 1.0
+    beta2: float = 0.0
+    gain2: float = 1.0
+    eps: float = 0.0
+    root_eps: float = 0.0
+
+
+class Rule(NamedTuple):
+    """The compiled part of a sink: the rule's formula, None where gradients are kept."""
+
+    formula: Any = None
+
+    @property
+    def constants(self) -> dict[str, Any]:
+        return {"FORMULA": self.formula}
+
+
+@device
+def settle(
+    sink, place, g, start, client, row, row_mask, col, col_mask, COLS: tl.constexpr, FORMULA: tl.constexpr,
+    ADD: tl.constexpr, SMALL: tl.constexpr,
+):  # fmt: skip
+    """A tile `g` of the gradient of a matrix with `COLS` columns, at `row` and `col` of it; `start` is the same tile of
+    the parameter. The parameter afterwards. `ADD`: another kernel has put a part of the gradient there already. `SMALL`:
+    the tile has fewer elements than the program threads, so that several threads read each, and one writes: a barrier
+    lets all of them read first."""
+    mask = row_mask[:, None] & col_mask[None, :]
+    at = place.offset + row[:, None] * COLS + col[None, :]
+    element = client * sink.size + at
+    if FORMULA is None:
+        if ADD:
+            g = tl.load(sink.grad + element, mask=mask, other=0.0) + g
+            if SMALL:
+                tl.debug_barrier()
+        tl.store(sink.grad + element, g, mask=mask)
+        return start
+    else:
+        g = correct(sink, g, start, sink.coef, client, at, mask)
+        second = 0.0
+        if sink.v is not None:
+            second = refreshed(load(sink.v, element, mask), g, sink, coefficient(sink.coef, client, REFRESH))
+        row_at = client * sink.sides + place.row_side + row
+        col_at = client * sink.sides + place.col_side + col
+        if sink.minima is not None:
+            smallest = _cover_minimum(sink.minima, row_at, row_mask, col_at, col_mask)
+            refresh = coefficient(sink.coef, client, REFRESH)
+            second = _covered_moment(smallest, g, sink.nu, sink, refresh, element, mask, False)
+        taken, first = direction(g, load(sink.m, element, mask), second, sink, sink.coef, client, FORMULA)
+        end = rules.moved(start, taken, coefficient(sink.coef, client, STEP))
+        if SMALL:
+            tl.debug_barrier()
+        tl.store(sink.x + element, end, mask=mask)
+        store(sink.m, element, first, mask)
+        if sink.v is not None:
+            if coefficient(sink.coef, client, REFRESH) != 0:
+                tl.store(sink.v + element, second, mask=mask)
+        if sink.minima is not None:
+            if coefficient(sink.coef, client, REFRESH) != 0:
+                store(sink.nu, element, second, mask)
+                _raise_maxima(sink.maxima, second, mask, row_at, row_mask, col_at, col_mask)
+        return end
