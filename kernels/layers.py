@@ -52,7 +52,11 @@ class Dense(NamedTuple):
 
 class Convolution(NamedTuple):
     """A convolution: channels, sizes of images and kernel, stride and padding (height, width each); the distance of
-    pixels in memory; the `curve` fused behind it. Its weight is (height, width, inputs, outputs)."""
+    pixels in memory; the `curve` fused behind it. Its weight is (height, width, inputs, outputs).
+
+    `pool`: only the largest number of every 2 x 2 pixels leaves the kernel, with its place in them; odd pixels at the
+    far edges have no part in it.
+    """
 
     weight: Place
     bias: Place | None
@@ -66,11 +70,17 @@ class Convolution(NamedTuple):
     in_stride: int
     out_stride: int
     curve: int = NONE
+    pool: bool = False
 
     @property
     def taps(self) -> int:
         """Rows of the weight as a matrix."""
         return self.kernel[0] * self.kernel[1] * self.inputs
+
+    @property
+    def stored(self) -> tuple[int, int]:
+        """The size of the images that are stored."""
+        return (self.made[0] // 2, self.made[1] // 2) if self.pool else self.made
 
 
 class Norm(NamedTuple):
@@ -217,6 +227,13 @@ class Windows(NamedTuple):
     channels: int
     in_stride: int
     out_stride: int
+
+    @property
+    def is_two_by_two(self) -> bool:
+        """Whether windows are 2 x 2 pixels, side by side, and the largest number is taken."""
+        sides = (axis.begin == tuple(2 * o for o in range(axis.pixels // 2)) for axis in (self.y, self.x))
+        ends = (axis.end == tuple(2 * o + 2 for o in range(axis.pixels // 2)) for axis in (self.y, self.x))
+        return self.largest and all(sides) and all(ends)
 
     @property
     def places(self) -> int:

@@ -4,7 +4,7 @@ gradients. Pure Python: it runs, and is tested, anywhere."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -88,7 +88,7 @@ class _Lowering:
         program = self.program
         for instruction in program.instructions:
             self._add(instruction)
-        drafts = self._fused()
+        drafts = self._with_pools(self._with_curves())
         steps = _with_flows(drafts)
         last = drafts[-1]
         return Network(
@@ -116,32 +116,53 @@ class _Lowering:
         params = tuple(offset for offset in step.params if offset >= 0)
         self.drafts.append(_Draft(layer, inputs, step.output, params))
 
-    def _fused(self) -> list[_Draft]:
-        """Curves that read off their output, put behind the only step that makes their input for nobody else."""
-        readers = Counter(value for draft in self.drafts for value in draft.inputs)
-        makers = {draft.output: draft for draft in self.drafts}
-        output, kept = self._root(self.program.output), []
-        for draft in self.drafts:
+    def _with_curves(self) -> list[_Draft]:
+        """Curves that read off their output, put behind the step that makes their input for nobody else."""
+        return self._merged(self.drafts, self._curve_behind)
+
+    def _with_pools(self, drafts: list[_Draft]) -> list[_Draft]:
+        """Pools of 2 x 2 pixels, put behind the convolution that makes their input for nobody else."""
+        return self._merged(drafts, self._pool_behind)
+
+    def _merged(self, drafts: list[_Draft], behind: Callable[[_Draft, _Draft], Layer | None]) -> list[_Draft]:
+        """With every step left out whose maker does its work too, as the layer that `behind` gives."""
+        readers = Counter(value for draft in drafts for value in draft.inputs)
+        makers = {draft.output: draft for draft in drafts}
+        kept = []
+        for draft in drafts:
             maker = makers.get(draft.inputs[0])
-            fits = isinstance(draft.layer, Curve) and draft.layer.curve in FROM_OUTPUT and draft.output != output
-            if fits and maker is not None and readers[maker.output] == 1 and _takes_curve(maker.layer):
-                assert isinstance(draft.layer, Curve)
-                maker.layer = maker.layer._replace(curve=draft.layer.curve)  # type: ignore[call-arg]
-                maker.output = draft.output
-                makers[draft.output] = maker
-            else:
+            both = behind(maker, draft) if maker is not None and readers[maker.output] == 1 else None
+            if maker is None or both is None:
                 kept.append(draft)
+            else:
+                maker.layer, maker.output = both, draft.output
+                makers[draft.output] = maker
         return kept
+
+    def _curve_behind(self, maker: _Draft, draft: _Draft) -> Layer | None:
+        curve, layer = draft.layer, maker.layer
+        fits = (
+            isinstance(curve, Curve) and curve.curve in FROM_OUTPUT and draft.output != self._root(self.program.output)
+        )
+        if not fits or not isinstance(layer, _WITH_CURVE) or layer.curve != NONE:
+            return None
+        assert isinstance(curve, Curve)
+        return layer._replace(curve=curve.curve)
+
+    def _pool_behind(self, maker: _Draft, draft: _Draft) -> Layer | None:
+        """The largest number stays the largest under a ReLU, so that the order of the two does not matter."""
+        pool, layer = draft.layer, maker.layer
+        if not isinstance(pool, Windows) or not isinstance(layer, Convolution) or not pool.is_two_by_two:
+            return None
+        if layer.curve not in (NONE, RELU) or not all(layer.made):
+            return None
+        return layer._replace(pool=True, out_stride=pool.out_stride)
 
     def place(self, offset: int) -> Place | None:
         return None if offset < 0 else self.places[offset]
 
     def weight(self, offset: int) -> Place:
         return self.places[offset]
-
-
-def _takes_curve(layer: Layer) -> bool:
-    return isinstance(layer, _WITH_CURVE) and layer.curve == NONE
 
 
 def _is_plain(layer: Reorder) -> bool:

@@ -191,6 +191,13 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], int]] = {
         ),
         (3, 11, 9), 3,
     ),
+    "pooled convolutions": (
+        lambda: _net(
+            nn.Conv2d(2, 5, 2), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(5, 34, 2, padding=1), nn.MaxPool2d(2), nn.ReLU(),
+            nn.Flatten(), nn.Linear(204, 3),
+        ),
+        (2, 9, 12), 3,
+    ),
     "pools": (
         lambda: _net(
             nn.Conv2d(1, 3, 2), nn.AvgPool2d(3, 2, 1, count_include_pad=False), nn.GELU("tanh"), nn.GroupNorm(3, 3),

@@ -46,7 +46,8 @@ def input_tile(c: Convolution) -> Tile:
 
 
 def update_tile(c: Convolution) -> Tile:
-    return Tile(_columns(c.taps), _columns(c.outputs), 32, 4, 2)
+    rows = 32 if 32 < c.taps < 512 and c.taps % 64 else _columns(c.taps)  # a last tile half empty would cost as much
+    return Tile(rows, _columns(c.outputs), 32, 4, 2)
 
 
 def _sizes(c: Convolution, batch: int, tile: Tile) -> dict[str, Any]:
@@ -54,7 +55,7 @@ def _sizes(c: Convolution, batch: int, tile: Tile) -> dict[str, Any]:
     sizes = {f"{name}_{axis}": pair[i] for name, pair in pairs.items() for i, axis in enumerate("HW")}
     return sizes | {
         "CI": c.inputs, "CO": c.outputs, "H": c.image[0], "W": c.image[1], "OH": c.made[0], "OW": c.made[1],
-        "BATCH": batch, "IN": c.in_stride, "OUT": c.out_stride, "HAS_BIAS": c.bias is not None,
+        "BATCH": batch, "IN": c.in_stride, "OUT": c.out_stride, "HAS_BIAS": c.bias is not None, "POOL": c.pool,
         "BM": tile.m, "BN": tile.n, "BK": tile.k, "PRECISION": PRECISION,
     }  # fmt: skip
 
@@ -74,24 +75,33 @@ def _input_at(
 
 @triton.jit
 def _forward(
-    params, value, out, lengths, weight, bias, size,
+    params, value, out, choice, lengths, weight, bias, size,
     CI: tl.constexpr, CO: tl.constexpr, H: tl.constexpr, W: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,
     KERNEL_H: tl.constexpr, KERNEL_W: tl.constexpr, STEP_H: tl.constexpr, STEP_W: tl.constexpr, PAD_H: tl.constexpr,
     PAD_W: tl.constexpr, BATCH: tl.constexpr, IN: tl.constexpr, OUT: tl.constexpr, HAS_BIAS: tl.constexpr,
-    CURVE: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, PRECISION: tl.constexpr,
+    POOL: tl.constexpr, CURVE: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):  # fmt: skip
+    """With POOL, the rows of a tile are windows of 2 x 2 pixels, one behind the other."""
     TAPS: tl.constexpr = KERNEL_H * KERNEL_W * CI
-    tiles_m: tl.constexpr = (BATCH * OH * OW + BM - 1) // BM
+    PIXELS: tl.constexpr = (OH // 2) * (OW // 2) * 4 if POOL else OH * OW
+    tiles_m: tl.constexpr = (BATCH * PIXELS + BM - 1) // BM
     tiles_n: tl.constexpr = (CO + BN - 1) // BN
     program = tl.program_id(0)
     client = (program // (tiles_m * tiles_n)).to(tl.int64)
-    pixels = tl.load(lengths + client) * (OH * OW)
+    pixels = tl.load(lengths + client) * PIXELS
     first = (program // tiles_n) % tiles_m * BM
     if first >= pixels:
         return
     p = first + tl.arange(0, BM)
     n = program % tiles_n * BN + tl.arange(0, BN)
-    example, y, x = p // (OH * OW), (p // OW) % OH, p % OW
+    if POOL:
+        window, place = p // 4, p % 4
+        example = window // ((OH // 2) * (OW // 2))
+        y = (window // (OW // 2)) % (OH // 2) * 2 + place // 2
+        x = window % (OW // 2) * 2 + place % 2
+    else:
+        example, y, x = p // (OH * OW), (p // OW) % OH, p % OW
     source = value + client * (BATCH * H * W * IN)
     acc = tl.zeros((BM, BN), tl.float32)
     for k0 in range(0, TAPS, BK):
@@ -105,18 +115,61 @@ def _forward(
         acc = tl.dot(a, w, acc, input_precision=PRECISION)
     if HAS_BIAS:
         acc += tl.load(params + client * size + bias.offset + n, mask=n < CO, other=0.0)[None, :]
-    target = out + client * (BATCH * OH * OW * OUT) + p[:, None] * OUT + n[None, :]
-    tl.store(target, activated(acc, CURVE), mask=(p < pixels)[:, None] & (n < CO)[None, :])
+    if POOL:
+        acc, place = _largest_of_four(acc, BM, BN)
+        window = first // 4 + tl.arange(0, BM // 4)
+        row = client * (BATCH * (PIXELS // 4)) + window
+        mask = (window < pixels // 4)[:, None] & (n < CO)[None, :]
+        tl.store(choice + row[:, None] * CO + n[None, :], place.to(tl.uint8), mask=mask)
+        tl.store(out + row[:, None] * OUT + n[None, :], activated(acc, CURVE), mask=mask)
+    else:
+        target = out + client * (BATCH * OH * OW * OUT) + p[:, None] * OUT + n[None, :]
+        tl.store(target, activated(acc, CURVE), mask=(p < pixels)[:, None] & (n < CO)[None, :])
+
+
+@device
+def _greater(a, b):
+    """Whether b goes before a as the largest number: it is larger, or no number at all."""
+    return (b > a) | (b != b)
+
+
+@device
+def _largest_of_four(acc, BM: tl.constexpr, BN: tl.constexpr):
+    """Of every four rows, column by column: the largest number and its place, of equal ones the first."""
+    pairs = tl.permute(tl.reshape(acc, (BM // 4, 2, 2, BN)), (0, 3, 1, 2))  # (window, column, pixel row, pixel)
+    left, right = tl.split(pairs)
+    later = _greater(left, right)
+    upper, lower = tl.split(tl.where(later, right, left))
+    in_upper, in_lower = tl.split(later.to(tl.int32))
+    below = _greater(upper, lower)
+    return tl.where(below, lower, upper), tl.where(below, 2 + in_lower, in_upper)
+
+
+@device
+def _output_gradient(
+    d_out, choice, image, y, x, channel, mask, OH: tl.constexpr, OW: tl.constexpr, CO: tl.constexpr, OUT: tl.constexpr,
+    POOL: tl.constexpr,
+):  # fmt: skip
+    """The gradient of output pixels (y, x) of images, numbered over all clients; behind a pool, that of the window
+    where the pixel was its largest."""
+    if POOL:
+        inside = mask & (y < OH // 2 * 2) & (x < OW // 2 * 2)
+        window = (image * (OH // 2) + y // 2) * (OW // 2) + x // 2
+        chosen = tl.load(choice + window * CO + channel, mask=inside, other=4).to(tl.int32)
+        d = tl.load(d_out + window * OUT + channel, mask=inside, other=0.0)
+        return tl.where(chosen == y % 2 * 2 + x % 2, d, 0.0)
+    else:
+        return tl.load(d_out + ((image * OH + y) * OW + x) * OUT + channel, mask=mask, other=0.0)
 
 
 @triton.jit
 def _input_gradient(
-    params, value, d_value, d_out, lengths, weight, size,
+    params, value, d_value, d_out, choice, lengths, weight, size,
     CI: tl.constexpr, CO: tl.constexpr, H: tl.constexpr, W: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,
     KERNEL_H: tl.constexpr, KERNEL_W: tl.constexpr, STEP_H: tl.constexpr, STEP_W: tl.constexpr, PAD_H: tl.constexpr,
     PAD_W: tl.constexpr, BATCH: tl.constexpr, IN: tl.constexpr, OUT: tl.constexpr, HAS_BIAS: tl.constexpr,
-    GATE: tl.constexpr, ADD_INPUT: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
-    PRECISION: tl.constexpr,
+    POOL: tl.constexpr, GATE: tl.constexpr, ADD_INPUT: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
+    BK: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """An input pixel's gradient: over all taps, that of the output pixel which read it there, if there is one."""
     DEPTH: tl.constexpr = KERNEL_H * KERNEL_W * CO
@@ -131,7 +184,7 @@ def _input_gradient(
     p = first + tl.arange(0, BM)
     n = program % tiles_n * BN + tl.arange(0, BN)
     example, y, x = p // (H * W), (p // W) % H, p % W
-    source = d_out + client * (BATCH * OH * OW * OUT)
+    image = client * BATCH + example
     acc = tl.zeros((BM, BN), tl.float32)
     for k0 in range(0, DEPTH, BK):
         k = k0 + tl.arange(0, BK)
@@ -140,8 +193,8 @@ def _input_gradient(
         rx = x[:, None] + PAD_W - (spot % KERNEL_W)[None, :]
         oy, ox = ry // STEP_H, rx // STEP_W
         reads = (ry >= 0) & (rx >= 0) & (ry % STEP_H == 0) & (rx % STEP_W == 0) & (oy < OH) & (ox < OW)
-        at = ((example[:, None] * OH + oy) * OW + ox) * OUT + channel[None, :]
-        d = tl.load(source + at, mask=reads & (p < pixels)[:, None] & (k < DEPTH)[None, :], other=0.0)
+        reads &= (p < pixels)[:, None] & (k < DEPTH)[None, :]
+        d = _output_gradient(d_out, choice, image[:, None], oy, ox, channel[None, :], reads, OH, OW, CO, OUT, POOL)
         w_at = client * size + weight.offset + (spot[:, None] * CI + n[None, :]) * CO + channel[:, None]
         w = tl.load(params + w_at, mask=(k < DEPTH)[:, None] & (n < CI)[None, :], other=0.0)
         acc = tl.dot(d, w, acc, input_precision=PRECISION)
@@ -156,11 +209,11 @@ def _input_gradient(
 
 @triton.jit
 def _update(
-    params, value, d_out, lengths, weight, bias, sink,
+    params, value, d_out, choice, lengths, weight, bias, sink,
     CI: tl.constexpr, CO: tl.constexpr, H: tl.constexpr, W: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,
     KERNEL_H: tl.constexpr, KERNEL_W: tl.constexpr, STEP_H: tl.constexpr, STEP_W: tl.constexpr, PAD_H: tl.constexpr,
     PAD_W: tl.constexpr, BATCH: tl.constexpr, IN: tl.constexpr, OUT: tl.constexpr, HAS_BIAS: tl.constexpr,
-    FORMULA: tl.constexpr, ADD: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+    POOL: tl.constexpr, FORMULA: tl.constexpr, ADD: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
     """The gradient of a tile of taps x outputs (and of the bias, in the first row of tiles), handed to the sink."""
@@ -175,7 +228,7 @@ def _update(
     tile_m = (program // tiles_n) % tiles_m
     tap = tile_m * BM + tl.arange(0, BM)
     n = program % tiles_n * BN + tl.arange(0, BN)
-    source, behind = value + client * (BATCH * H * W * IN), d_out + client * (BATCH * OH * OW * OUT)
+    source = value + client * (BATCH * H * W * IN)
     g = tl.zeros((BM, BN), tl.float32)
     g_bias = tl.zeros((BN,), tl.float32)
     for p0 in range(0, pixels, BK):
@@ -185,8 +238,8 @@ def _update(
             example[None, :], y[None, :], x[None, :], tap[:, None], CI, H, W, KERNEL_W, STEP_H, STEP_W, PAD_H, PAD_W, IN
         )
         a = tl.load(source + at, mask=inside & (p < pixels)[None, :] & (tap < TAPS)[:, None], other=0.0)
-        d_at = p[:, None] * OUT + n[None, :]
-        d = tl.load(behind + d_at, mask=(p < pixels)[:, None] & (n < CO)[None, :], other=0.0)
+        image, mask = (client * BATCH + example)[:, None], (p < pixels)[:, None] & (n < CO)[None, :]
+        d = _output_gradient(d_out, choice, image, y[:, None], x[:, None], n[None, :], mask, OH, OW, CO, OUT, POOL)
         g = tl.dot(a, d, g, input_precision=PRECISION)
         g_bias += total(d, axis=0)
     w_at = client * sink.size + weight.offset + tap[:, None] * CO + n[None, :]
@@ -204,31 +257,35 @@ def _launch(kernel: Any, tiles: int, tile: Tile, x: Tensor, *args: Any, **consta
     launch(kernel, len(x) * tiles, x, *args, warps=tile.warps, stages=tile.stages, **constants)
 
 
-def forward(c: Convolution, batch: int, x: Tensor, value: Tensor, out: Tensor, lengths: Tensor) -> None:
-    """`out` = curve(convolution of value + bias), for the models x (clients, d)."""
+def forward(
+    c: Convolution, batch: int, x: Tensor, value: Tensor, out: Tensor, choice: Tensor | None, lengths: Tensor
+) -> None:
+    """`out` = curve(convolution of value + bias), for the models x (clients, d); behind a pool, `choice` (clients,
+    batch * windows * outputs) bytes say where the largest numbers were."""
     tile = forward_tile(c)
-    tiles = -(-batch * c.made[0] * c.made[1] // tile.m) * -(-c.outputs // tile.n)
-    args = (x, value, out, lengths, c.weight, c.bias or c.weight, x.stride(0))
+    pixels = c.stored[0] * c.stored[1] * (4 if c.pool else 1)
+    tiles = -(-batch * pixels // tile.m) * -(-c.outputs // tile.n)
+    args = (x, value, out, choice, lengths, c.weight, c.bias or c.weight, x.stride(0))
     _launch(_forward, tiles, tile, x, *args, CURVE=c.curve, **_sizes(c, batch, tile))
 
 
 def input_gradient(
-    c: Convolution, batch: int, x: Tensor, value: Tensor, d_value: Tensor, d_out: Tensor, lengths: Tensor,
-    gate: int = 0, add: bool = False,
+    c: Convolution, batch: int, x: Tensor, value: Tensor, d_value: Tensor, d_out: Tensor, choice: Tensor | None,
+    lengths: Tensor, gate: int = 0, add: bool = False,
 ) -> None:  # fmt: skip
     """The gradient of the images, added to what is there with `add`, then through the curve that made them."""
     tile = input_tile(c)
     tiles = -(-batch * c.image[0] * c.image[1] // tile.m) * -(-c.inputs // tile.n)
-    args = (x, value, d_value, d_out, lengths, c.weight, x.stride(0))
+    args = (x, value, d_value, d_out, choice, lengths, c.weight, x.stride(0))
     _launch(_input_gradient, tiles, tile, x, *args, GATE=gate, ADD_INPUT=add, **_sizes(c, batch, tile))
 
 
 def update(
-    c: Convolution, batch: int, x: Tensor, value: Tensor, d_out: Tensor, lengths: Tensor, sink: Sink, rule: Rule,
-    add: bool = False,
+    c: Convolution, batch: int, x: Tensor, value: Tensor, d_out: Tensor, choice: Tensor | None, lengths: Tensor,
+    sink: Sink, rule: Rule, add: bool = False,
 ) -> None:  # fmt: skip
     """The gradient of weight and bias goes to the sink; `add`: to what is there."""
     tile = update_tile(c)
     tiles = -(-c.taps // tile.m) * -(-c.outputs // tile.n)
-    args = (x, value, d_out, lengths, c.weight, c.bias or c.weight, sink)
+    args = (x, value, d_out, choice, lengths, c.weight, c.bias or c.weight, sink)
     _launch(_update, tiles, tile, x, *args, ADD=add, **rule.constants, **_sizes(c, batch, tile))

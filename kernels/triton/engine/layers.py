@@ -83,6 +83,9 @@ class Layers:
             if layer.largest:
                 kept["choice"] = self._empty(self.batch * outputs * layer.channels, pooling.choice_dtype(layer))
             return kept
+        if isinstance(layer, Convolution) and layer.pool:
+            numbers = self.batch * layer.stored[0] * layer.stored[1] * layer.outputs
+            return {"choice": self._empty(numbers, torch.uint8)}
         if isinstance(layer, Norm):
             return {"stats": self._empty(2 * layer.units(self.batch))}
         if isinstance(layer, Recurrence):
@@ -110,7 +113,7 @@ class Layers:
         if isinstance(layer, Dense):
             products.forward(layer, batch, x, given, made, lengths)
         elif isinstance(layer, Convolution):
-            convolution.forward(layer, batch, x, given, made, lengths)
+            convolution.forward(layer, batch, x, given, made, kept.get("choice"), lengths)
         elif isinstance(layer, Norm):
             norms.forward(layer, batch, x, given, made, kept["stats"], lengths)
         elif isinstance(layer, Embedding):
@@ -187,8 +190,8 @@ class Layers:
             self._dense_backward(layer, step, x, given, d_given, d_made, lengths, sink, rule)
         elif isinstance(layer, Convolution):
             if flow.wanted:
-                convolution.input_gradient(layer, batch, x, given, d_given, d_made, lengths, **how)
-            convolution.update(layer, batch, x, given, d_made, lengths, sink, rule, step.shared)
+                convolution.input_gradient(layer, batch, x, given, d_given, d_made, kept.get("choice"), lengths, **how)
+            convolution.update(layer, batch, x, given, d_made, kept.get("choice"), lengths, sink, rule, step.shared)
         elif isinstance(layer, Norm):
             if flow.wanted:
                 norms.input_gradient(layer, batch, x, given, d_given, d_made, kept["stats"], lengths, **how)

@@ -66,9 +66,10 @@ def settle(
     ADD: tl.constexpr, SMALL: tl.constexpr,
 ):  # fmt: skip
     """A tile `g` of the gradient of a matrix with `COLS` columns, at `row` and `col` of it; `start` is the same tile of
-    the parameter. The parameter afterwards. `ADD`: another kernel has put a part of the gradient there already. `SMALL`:
-    the tile has fewer elements than the program threads, so that several threads read each, and one writes: a barrier
-    lets all of them read first."""
+    the parameter. The parameter afterwards. `ADD`: another kernel has put a part of the gradient there already.
+
+    `SMALL`: the tile has fewer elements than the program threads, so that several threads read each, and one writes: a
+    barrier lets all of them read first."""
     mask = row_mask[:, None] & col_mask[None, :]
     at = place.offset + row[:, None] * COLS + col[None, :]
     element = client * sink.size + at
