@@ -191,6 +191,7 @@ class Resident:
             raise ValueError(f"budget: must be a whole number of bytes >= 0, or None, got {budget!r}")
         self.examples, self.device = examples, torch.device(device)
         self._whole: Copied | InPlace | None = None
+        self.streamed_bytes = 0  # that an example takes, on average, whenever it is copied
         if self.device.type == "cpu" and budget is None:
             self._whole, self.why = InPlace(examples), "examples are read where they are, in the CPU's memory"
             return
@@ -203,6 +204,7 @@ class Resident:
         else:
             fits = f"all of them ({_words(size)}) would not fit into the {_words(room)} that they may take"
             self.why = f"examples are copied to {self.device} when clients need them, because {fits}"
+            self.streamed_bytes = -(-size // len(examples))
 
     @property
     def streamed(self) -> bool:
