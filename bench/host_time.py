@@ -21,6 +21,8 @@ from ..packing import Packing
 from ..train.batched import Batched
 from .workloads import WORKLOADS, Workload
 
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+
 
 def with_next_to_no_model(workload: Workload) -> Workload:
     """The workload's clients and steps; every example is one number of one of two classes."""
@@ -45,6 +47,7 @@ def seconds_per_step(workload: Workload, clients: int, rounds: int) -> list[floa
     return taken[1:]
 
 
+@app.command()
 def main(
     workload: Annotated[str, typer.Option(help=f"One of {', '.join(WORKLOADS)}.")] = "W1",
     clients: Annotated[int, typer.Option(min=1, help="Clients of a round.")] = 1000,
@@ -59,4 +62,4 @@ def main(
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    app()

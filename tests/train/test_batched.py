@@ -132,14 +132,16 @@ def test_portions_do_not_change_the_sum(case: Case) -> None:
 
 
 def many(task: str, rules: tuple[str, ...]) -> RoundWork:
-    """A round of 70 clients of any size, some of which take no step."""
+    """A round of 70 clients of any size, some of which take no step; those that take only one have short batches."""
     start = work_of(Case(task, ("sgd",)), torch.float32).start
-    sizes = [(7 * i) % 13 for i in range(70)]
+    steps = torch.arange(70) % 4
+    sizes = [(7 * i) % (24 if i % 4 > 1 else 6) for i in range(70)]
     return round_of(
         start,
         sizes,
         rows=torch.arange(sum(sizes)) % len(examples_of(task)),
-        steps=torch.arange(70) % 4,
+        steps=steps,
+        batch_size=20,
         clients=tuple(RULES[rule] for rule in rules),
         rule=torch.arange(70) % len(rules),
         measure_cosine=True,
