@@ -22,9 +22,14 @@ STRIP = 512  # entries of sparse rows that are entered at a time
 # ---- copies ---------------------------------------------------------------------------------------------------------
 
 
+def _pins(device: torch.device) -> bool:
+    """Whether copies to the device go through pinned memory: a card reads that while the host goes on."""
+    return device.type == "cuda" and torch.cuda.is_available()
+
+
 def upload(tensor: Tensor, device: torch.device) -> Tensor:
     """A CPU tensor on the device, without waiting for it: through pinned memory to a CUDA device; itself on the CPU."""
-    if device.type != "cuda" or not tensor.is_cpu:
+    if not tensor.is_cpu or not _pins(device):
         return tensor.to(device)
     return tensor.pin_memory().to(device, non_blocking=True)
 
@@ -48,7 +53,7 @@ def _copied(source: Tensor, rows: Tensor | None, device: torch.device) -> Tensor
     for place, piece in zip(*(each.split(max(1, PIECE // bytes_of_row)) for each in (out, pieces)), strict=True):
         picked = piece if rows is None else source[piece]
         # torch keeps pinned memory for the next piece, and does not give it away before this copy is done.
-        staged = torch.empty(picked.shape, dtype=out.dtype, pin_memory=device.type == "cuda").copy_(picked)
+        staged = torch.empty(picked.shape, dtype=out.dtype, pin_memory=_pins(device)).copy_(picked)
         place.copy_(staged, non_blocking=True)
     return out
 
