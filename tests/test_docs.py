@@ -26,7 +26,7 @@ from typer.testing import CliRunner
 
 import fastfed as ff
 from fastfed import cli, config, sweep
-from fastfed.bench import cases, events
+from fastfed.bench import cases, events, host_time
 
 ROOT = Path(__file__).parents[1]
 PAGES = {str(path.relative_to(ROOT)): path.read_text() for path in sorted((ROOT / "docs").rglob("*.md"))}
@@ -186,6 +186,8 @@ def problem_with(command: str) -> str | None:
             return _unknown(cli.app, [word for word in rest if re.fullmatch("[a-z]+", word)][:2], rest)
         case ["python", "-m", "fastfed.bench.events", *rest]:
             return _unknown(events.app, [], rest)
+        case ["python", "-m", "fastfed.bench.host_time", *rest]:
+            return _unknown(host_time.app, [], rest)
         case ["python", "-m", "pytest", *rest]:
             return next((f"{word}: no such place" for word in rest if "/" in word and not (ROOT / word).exists()), None)
         case ["make", target]:
@@ -242,6 +244,7 @@ def options_of_commands() -> frozenset[str]:
         "fastfed bench kernels --size 1",
         "fastfed doctor --yaml",
         "python -m fastfed.bench.events --client 3",
+        "python -m fastfed.bench.host_time --client 3",
         "python -m pytest tests/kernel",
         "python experiments/fashion.py",
         "make coffee",

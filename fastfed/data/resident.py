@@ -22,9 +22,14 @@ STRIP = 512  # entries of sparse rows that are entered at a time
 # ---- copies ---------------------------------------------------------------------------------------------------------
 
 
+def _pins(device: torch.device) -> bool:
+    """Whether copies to the device go through pinned memory: a card reads that while the host goes on."""
+    return device.type == "cuda" and torch.cuda.is_available()
+
+
 def upload(tensor: Tensor, device: torch.device) -> Tensor:
     """A CPU tensor on the device, without waiting for it: through pinned memory to a CUDA device; itself on the CPU."""
-    if device.type != "cuda" or not tensor.is_cpu:
+    if not tensor.is_cpu or not _pins(device):
         return tensor.to(device)
     return tensor.pin_memory().to(device, non_blocking=True)
 
@@ -48,7 +53,7 @@ def _copied(source: Tensor, rows: Tensor | None, device: torch.device) -> Tensor
     for place, piece in zip(*(each.split(max(1, PIECE // bytes_of_row)) for each in (out, pieces)), strict=True):
         picked = piece if rows is None else source[piece]
         # torch keeps pinned memory for the next piece, and does not give it away before this copy is done.
-        staged = torch.empty(picked.shape, dtype=out.dtype, pin_memory=device.type == "cuda").copy_(picked)
+        staged = torch.empty(picked.shape, dtype=out.dtype, pin_memory=_pins(device)).copy_(picked)
         place.copy_(staged, non_blocking=True)
     return out
 
@@ -191,6 +196,7 @@ class Resident:
             raise ValueError(f"budget: must be a whole number of bytes >= 0, or None, got {budget!r}")
         self.examples, self.device = examples, torch.device(device)
         self._whole: Copied | InPlace | None = None
+        self.streamed_bytes = 0  # that an example takes, on average, whenever it is copied
         if self.device.type == "cpu" and budget is None:
             self._whole, self.why = InPlace(examples), "examples are read where they are, in the CPU's memory"
             return
@@ -203,6 +209,7 @@ class Resident:
         else:
             fits = f"all of them ({_words(size)}) would not fit into the {_words(room)} that they may take"
             self.why = f"examples are copied to {self.device} when clients need them, because {fits}"
+            self.streamed_bytes = -(-size // len(examples))
 
     @property
     def streamed(self) -> bool:

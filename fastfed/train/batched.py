@@ -1,11 +1,12 @@
 """The executor for GPUs: many clients at once as stacked parameters (chunk, d), differentiated by torch.func.vmap.
 
-The same code runs on CPU tensors, which is how it is tested.
+Nothing in a round is done client by client, and nothing waits for the device before the round's numbers are fetched,
+all at once. The same code runs on CPU tensors, which is how it is tested.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -13,8 +14,9 @@ from torch import Tensor, nn
 from .. import kernels
 from ..clients import Client
 from ..data import Examples
+from ..data.resident import Resident, free_memory, passing, resident, upload
 from ..losses import Loss
-from .batches import Batches, padded, steps_taken
+from .batches import ChunkBatches, batch_widths, rows_of_clients, steps_taken
 from .cosine import LeastCosine
 from .dropout import stream_of
 from .model import fitting_examples
@@ -26,11 +28,18 @@ from .threads import one_thread_per_operation
 from .trial import Trial
 from .work import Outcome, RoundWork, empty_scalars
 
-MEMORY = 1 << 30  # bytes that a chunk of clients may take, by estimate
+MEMORY = 1 << 30  # bytes that a chunk of clients may take, by estimate, on the CPU ...
+MEMORY_SHARE = 0.5  # ... and of what is free on a card once the examples are there
 
 
 class Batched:
-    """Trains chunks of clients side by side, as many as fit into `memory` bytes, on one of the built-in losses."""
+    """Trains chunks of clients side by side, as many as fit into `memory` bytes, on one of the built-in losses.
+
+    `memory` is by default 1 GiB on the CPU, half of what is free on a CUDA device. Chunks have as many clients as the
+    largest power of two that fits, so that a little more or less of it divides a round in the same way. Deltas are
+    added one by one, whatever the chunks. Their own bits are torch's: on the CPU its operations on stacked tensors give
+    a client the same bits in every chunk of a multiple of 32, in smaller ones they may differ in the last place.
+    """
 
     name = "batched"
     why = "clients train side by side as stacked tensors"
@@ -43,34 +52,48 @@ class Batched:
         *,
         threads: int | None = None,
         device: torch.device | str = "cpu",
-        memory: int = MEMORY,
+        memory: int | None = None,
         split: Split | None = None,
     ) -> None:
         if threads is not None:
             raise ValueError(f"threads: executor 'batched' has no use for them, got {threads!r}")
-        if isinstance(memory, bool) or not isinstance(memory, int) or memory < 1:
-            raise ValueError(f"memory: must be a whole number of bytes >= 1, got {memory!r}")
-        self.examples, self.device, self.memory = examples, torch.device(device), memory
+        if memory is not None and (isinstance(memory, bool) or not isinstance(memory, int) or memory < 1):
+            raise ValueError(f"memory: must be a whole number of bytes >= 1, or None, got {memory!r}")
+        self.device, self.resident = torch.device(device), resident(examples, device)
+        self.memory = _default_memory(self.device) if memory is None else memory
         self.model = StackedModel(module, loss, self.device)
         if split is not None and len(examples):
             self.model.model.head(split.head, examples)
+        if self.device.type != "cpu":
+            self.why = f"{Batched.why}; {self.resident.why}"
+
+    @property
+    def examples(self) -> Examples:
+        return self.resident.examples
 
     def run(self, work: RoundWork) -> Outcome:
         """The round's weighted sum of deltas, and its scalars."""
-        examples = fitting_examples(work, self.model.packing(work.start.dtype), self.examples)
-        steps = steps_taken(work)
-        total, scalars = DeltaSum(work, steps, self.device), empty_scalars(len(work))
         with one_thread_per_operation():
-            for optimizer, clients in _groups(work, steps):
-                for chunk in clients.split(self._clients_at_once(work, optimizer, clients)):
-                    training = _Chunk(self.model, examples, work, optimizer, chunk, steps[chunk])
-                    for name, values in training.train().items():
-                        scalars[name][chunk] = values.cpu()
-                    total.add(chunk, training.x.sub_(training.start))
+            examples = fitting_examples(work, self.model.packing(work.start.dtype), self.examples)
+            store = self.resident if examples is self.examples else passing(examples, self.device)
+            return self._run(work, store)
+
+    def _run(self, work: RoundWork, store: Resident) -> Outcome:
+        steps = steps_taken(work)
+        total = DeltaSum(work, steps, self.device)
+        scalars = {name: upload(values, self.device) for name, values in empty_scalars(len(work)).items()}
+        for optimizer, clients in _groups(work, steps):
+            widths = batch_widths(work, clients)
+            for chunk in _chunks(clients, self._clients_at_once(work, optimizer, clients, store)):
+                training = _Chunk(self.model, store, work, optimizer, chunk, steps[chunk], widths)
+                positions = upload(chunk, self.device)
+                for name, values in training.train().items():
+                    scalars[name][positions] = values
+                total.add(chunk, training.x.sub_(training.start))
         return total.outcome(scalars)
 
-    def _clients_at_once(self, work: RoundWork, optimizer: Client, clients: Tensor) -> int:
-        """How many of these clients, all of one optimizer, fit into the memory."""
+    def _clients_at_once(self, work: RoundWork, optimizer: Client, clients: Tensor, store: Resident) -> int:
+        """How many of these clients, all of one optimizer, fit into the memory: at least one."""
         x = work.starts_of(clients[:1]).to(self.device)
         state = LocalOptimizer(optimizer, x, Surroundings(self.model.packing(x.dtype), x)).state
         kept = sum(t.numel() * t.element_size() for name, t in state.items() if name != "cover")
@@ -79,8 +102,14 @@ class Batched:
         vectors += 4 * getattr(optimizer, "same_batch", False) + 5 * work.measure_cosine
         examples = work.counts[clients] if work.positions is None else work.positions[clients]
         batch = min(work.batch_size, int(examples.max()))
-        activations = 2 * self.model.trial(work, self.examples).bytes_of(batch)  # and their gradients
-        return max(1, self.memory // (vectors * x.numel() * x.element_size() + kept + activations))
+        activations = 2 * self.model.trial(work, store.examples).bytes_of(batch)  # and their gradients
+        portion = int(work.counts[clients].max()) * store.streamed_bytes
+        return max(1, self.memory // (vectors * x.numel() * x.element_size() + kept + activations + portion))
+
+
+def _default_memory(device: torch.device) -> int:
+    free = free_memory(device)
+    return MEMORY if free is None else max(1, int(MEMORY_SHARE * free))
 
 
 def _groups(work: RoundWork, steps: Tensor) -> Iterator[tuple[Client, Tensor]]:
@@ -92,28 +121,58 @@ def _groups(work: RoundWork, steps: Tensor) -> Iterator[tuple[Client, Tensor]]:
             yield optimizer, clients[steps[clients].argsort(descending=True, stable=True)]
 
 
+def _chunks(clients: Tensor, fit: int) -> Sequence[Tensor]:
+    """`clients` (n,) cut into chunks of the largest power of two up to `fit`, the last one shorter.
+
+    A single client left over joins the chunk before it: alone, torch may compute it in another way.
+    """
+    size = 1 << (fit.bit_length() - 1)
+    cuts = list(range(size, len(clients), size))
+    if size > 1 and cuts and len(clients) - cuts[-1] == 1:
+        cuts.pop()
+    return clients.tensor_split(cuts)
+
+
+def _picked(source: Tensor, rows: Tensor, device: torch.device) -> Tensor:
+    """source[rows] on the device, for rows (n,) on the CPU and a source that is on either."""
+    return upload(source[rows], device) if source.is_cpu else source[upload(rows, source.device)].to(device)
+
+
 class _Chunk:
-    """The local training of the clients at some positions of the work, all with one optimizer."""
+    """The local training of the clients at some positions of the work, all with one optimizer; their batches are padded
+    to `widths`, step by step."""
 
     def __init__(
         self,
         model: StackedModel,
-        examples: Examples,
+        store: Resident,
         work: RoundWork,
         optimizer: Client,
         clients: Tensor,
         steps: Tensor,
+        widths: Sequence[int],
     ) -> None:
-        self.model, self.examples, self.work, self.clients, self.steps = model, examples, work, clients, steps
-        self.trial: Trial = model.trial(work, examples)
-        self.batches = [Batches(work, position) for position in clients.tolist()]
-        self.x = work.starts_of(clients).to(model.device)
-        self.start = work.start.to(model.device) if work.start.dim() == 1 else self.x.clone()
+        device = model.device
+        self.model, self.work, self.clients, self.steps = model, work, clients, steps
+        self.trial: Trial = model.trial(work, store.examples)
+        self.taken, self.ids = upload(steps, device), upload(work.ids[clients], device)
+        self.gatherer, rows = store.portion(rows_of_clients(work, clients))
+        self.batches = ChunkBatches(work, clients, device, rows=rows, widths=widths)
+        self.x = self._starts()
+        self.start = upload(work.start, device) if work.start.dim() == 1 else self.x.clone()
         self.grad = torch.zeros_like(self.x)
         self.optimizer = LocalOptimizer(optimizer, self.x, self._surroundings(optimizer))
         self.before = self.x.clone() if self.optimizer.same_batch else None
         self.cosine = LeastCosine(self.x, work.cosine_includes_step) if work.measure_cosine else None
-        self.anchors = None if work.contrast is None else _Anchors(model, examples, work, clients, self.start)
+        self.anchors = None if work.contrast is None else _Anchors(model, store.examples, work, clients, self.start)
+
+    def _starts(self) -> Tensor:
+        """The start models (chunk, d), a copy that is made on the device."""
+        work, device = self.work, self.model.device
+        if work.start.dim() == 1:
+            return upload(work.start, device).repeat(len(self.clients), 1)
+        which = torch.zeros_like(self.clients) if work.model is None else work.model[self.clients]
+        return _picked(work.start, which, device)
 
     def _surroundings(self, optimizer: Client) -> Surroundings:
         work, device = self.work, self.model.device
@@ -121,83 +180,73 @@ class _Chunk:
         return Surroundings(
             packing=self.model.packing(work.start.dtype),
             anchor=self.start,
-            lr=own if work.lr is None else work.lr[self.clients].to(device),
-            correction=None if work.corrections is None else work.corrections[self.clients].to(device),
-            preconditioner=None if work.preconditioner is None else work.preconditioner.to(device),
+            lr=own if work.lr is None else upload(work.lr[self.clients], device),
+            correction=None if work.corrections is None else _picked(work.corrections, self.clients, device),
+            preconditioner=None if work.preconditioner is None else upload(work.preconditioner, device),
         )
 
     def train(self) -> dict[str, Tensor]:
-        """All local steps; the scalars by name, (chunk,) float64."""
-        device = self.model.device
+        """All local steps; the scalars by name, (chunk,) float64, on the device."""
         first, last, size = (self.x.new_full((len(self.clients),), torch.nan, dtype=torch.float64) for _ in range(3))
         total = torch.zeros_like(first)
         for step in range(int(self.steps.max())):
-            active = self.steps > step
+            active = self.taken > step
             try:
                 losses = self._step(step, active).double()
             except Exception as error:
-                raise RuntimeError(f"{self._names(active)}, local step {step + 1}: {error}") from error
-            active = active.to(device)
+                raise RuntimeError(f"{self._names(step)}, local step {step + 1}: {error}") from error
             first = losses if step == 0 else first
             last = torch.where(active, losses, last)
             total += torch.where(active, losses, 0)
-            taken = torch.as_tensor(self.optimizer.step_size(step + 1), dtype=torch.float64, device=device)
-            size = torch.where(active, taken, size)
-        scalars = {"first_loss": first, "last_loss": last, "mean_loss": total / self.steps.to(device)}
+            size = torch.where(active, self.optimizer.step_size(step + 1), size)
+        scalars = {"first_loss": first, "last_loss": last, "mean_loss": total / self.taken}
         if self.cosine is not None:
             scalars["min_cosine"] = self.cosine.least
         return {**scalars, "step_size": size}
 
-    def _names(self, active: Tensor) -> str:
+    def _names(self, step: int) -> str:
         """The clients that an error in a step may concern."""
-        positions = self.clients[active]
+        positions = self.clients[self.steps > step]
         ids = self.work.ids[positions].tolist()
         some = [f"{client} (position {position})" for client, position in zip(ids, positions.tolist(), strict=True)]
         return "client " + ", ".join(some[:3]) + (f" or {len(some) - 3} more" if len(some) > 3 else "")
 
     def _step(self, step: int, active: Tensor) -> Tensor:
         """Local step `step` (from 0) of the clients that are `active` (chunk,); the losses of their batches."""
-        batch = self._batch(step, active)
+        batch = self._batch(step)
         comparison = None if self.anchors is None else self.anchors.comparison
         losses = self.model.differentiate(self.x, batch, self.grad, comparison)
-        goes = active.to(self.model.device)
         if self.cosine is not None:
-            self.cosine.add(self.grad, goes)
+            self.cosine.add(self.grad, active)
         previous_grad = None
         if self.before is not None:
             previous_grad = torch.zeros_like(self.grad)
             self.model.differentiate(self.before, batch, previous_grad, comparison)
             previous_grad = self.optimizer.corrected(previous_grad, self.before)
             self.before.copy_(self.x)
-        epochs = [own.epoch(step) + 1 for own in self.batches]
         self.optimizer.step(
             step + 1,
             self.x,
             self.grad,
             loss=losses,
-            epoch=torch.tensor(epochs, device=self.model.device),
+            epoch=self.batches.epochs(step) + 1,
             previous_grad=previous_grad,
-            finished=~goes,
+            finished=~active,
         )
         return losses
 
-    def _batch(self, step: int, active: Tensor) -> StackedBatch:
-        device, chunk = self.model.device, len(self.clients)
-        rows, real = padded(self.batches, active.tolist(), step)
-        width = rows.shape[1]
-        dense = self.examples.batch(rows.flatten(), self.x.dtype)
-        inputs, targets = (tensor.to(device).unflatten(0, (chunk, width)) for tensor in dense)
+    def _batch(self, step: int) -> StackedBatch:
+        rows, real = self.batches.rows(step)
+        inputs, targets = self.gatherer.gather(rows, self.x.dtype)
         anchors = () if self.anchors is None else self.anchors.features(inputs)
-        return StackedBatch(inputs, targets, real.to(device), self._uniforms(step, width), anchors)
+        return StackedBatch(inputs, targets, real, self._uniforms(step, rows.shape[1]), anchors)
 
     def _uniforms(self, step: int, examples: int) -> tuple[Tensor, ...]:
         """The numbers of every dropout call; of a padded batch, the first are those of the batch itself."""
         work, drawn = self.work, []
         for call, shape in enumerate(self.trial.dropouts):
             stream = stream_of(call, seed=work.seed, round=work.round, step=step)
-            numbers = kernels.uniform(
-                shape.numel(examples), stream, clients=work.ids[self.clients], device=self.model.device
-            )
+            numbers = kernels.uniform(shape.numel(examples), stream, clients=self.ids, device=self.model.device)
             drawn.append(numbers.view(len(self.clients), *shape.at(examples)))
         return tuple(drawn)
 
@@ -214,9 +263,11 @@ class _Anchors:
         self.comparison = Comparison(contrast.mu, contrast.temperature, head)
         self.model, self.start = model, start
         rows = contrast.rows_of(clients)
-        self.seen = (rows >= 0).to(start.device)
+        seen = (rows >= 0).nonzero().flatten()
+        self.seen = upload(rows >= 0, start.device)
         self.previous = start.repeat(len(clients), 1) if start.dim() == 1 else start.clone()
-        self.previous[self.seen] = contrast.previous[rows[rows >= 0]].to(start.device)
+        if len(seen):
+            self.previous[upload(seen, start.device)] = _picked(contrast.previous, rows[seen], start.device)
 
     def features(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
         """Under both, with dropout off, for inputs (clients, n, ...): (clients, n, r) each."""

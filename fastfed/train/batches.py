@@ -228,13 +228,3 @@ def _of_like_size(counts: Tensor) -> Iterator[Tensor]:
     size = torch.frexp(counts.double()).exponent  # the number of bits
     for bits in size.unique().tolist():
         yield (size == bits).nonzero().flatten()
-
-
-def padded(batches: Sequence[Batches], active: Sequence[bool], step: int) -> tuple[Tensor, Tensor]:
-    """The batches of several clients at one step, padded to the longest: rows (clients, n) int64, and `real` (clients,
-    n) bool. Padding repeats a row of the same batch; a client that is not active has padding only."""
-    rows = [client.at(step) if goes else client.rows[:1] for client, goes in zip(batches, active, strict=True)]
-    lengths = torch.tensor([len(own) if goes else 0 for own, goes in zip(rows, active, strict=True)])
-    width = int(lengths.max())
-    filled = torch.stack([torch.cat([own, own[:1].expand(width - len(own))]) for own in rows])
-    return filled, torch.arange(width) < lengths[:, None]

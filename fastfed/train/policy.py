@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from .. import kernels
+from ..data.resident import upload
 from .work import Outcome, RoundWork
 
 
@@ -20,40 +21,60 @@ def policy_weights(work: RoundWork, steps: Tensor) -> Tensor:
     return weights / weights.sum() if bool(counts.any()) else weights
 
 
-class DeltaSum:
-    """The weighted sum of a round's deltas, given in any order and in any portions.
+def fetch(numbers: Tensor) -> Tensor:
+    """A round's numbers on the CPU: the one place where a round waits for its device."""
+    return numbers.cpu()
 
-    `steps` (clients,) int64 are the steps really taken.
+
+class DeltaSum:
+    """The weighted sum of a round's deltas: one client's after the other's, in the order in which they are given, so
+    that the portions in which they come do not change a bit of it.
+
+    `steps` (clients,) int64 are the steps really taken. Nothing waits for the `device` before the outcome.
     """
 
     def __init__(self, work: RoundWork, steps: Tensor, device: torch.device | str = "cpu") -> None:
-        self.work, self.steps, self.device = work, steps, device
+        self.work, self.steps, self.device = work, steps, torch.device(device)
+        dtype, d = work.start.dtype, work.start.shape[-1]
         self.weights = policy_weights(work, steps)
-        self.refused = torch.zeros(len(work), dtype=torch.bool)
-        self.norms = torch.zeros(len(work), dtype=torch.float64)
-        self.sum = torch.zeros(work.start.shape[-1], dtype=work.start.dtype, device=device)
-        kept = (len(work), work.start.shape[-1])
-        self.deltas = torch.zeros(kept, dtype=work.start.dtype, device=device) if work.keep_deltas else None
+        self.norms = torch.zeros(len(work), dtype=torch.float64, device=device)
+        self.sum = torch.zeros(d, dtype=dtype, device=device)
+        self.deltas = torch.zeros((len(work), d), dtype=dtype, device=device) if work.keep_deltas else None
+        self._weights = upload(self.weights.to(dtype), self.device)
+        self._divisors = upload(steps.clamp(min=1).to(dtype), self.device) if work.policy.divide_by_steps else None
 
     def add(self, clients: Tensor, deltas: Tensor) -> None:
         """Adds the `deltas` (n, d) of the clients at these positions (n,), which it uses up as scratch space."""
+        there = upload(clients, self.device)
         if self.deltas is not None:
-            self.deltas[clients.to(self.device)] = deltas
-        norms = kernels.norms(deltas).cpu()
-        self.norms[clients] = norms
-        self.refused[clients] = ~torch.isfinite(norms)
-        if bool(self.refused[clients].any()):
-            deltas[self.refused[clients].to(self.device)] = 0
-        if self.work.policy.divide_by_steps:
-            deltas /= self.steps[clients].clamp(min=1).to(deltas)[:, None]
+            self.deltas[there] = deltas
+        norms = kernels.norms(deltas)
+        self.norms[there] = norms
+        refused = ~torch.isfinite(norms)
+        if not refused.is_cpu or bool(refused.any()):  # elsewhere the answer would have to be waited for
+            deltas.masked_fill_(refused[:, None], 0)
+        if self._divisors is not None:
+            deltas /= self._divisors[there][:, None]
         if self.work.policy.clip is not None:
             kernels.clip(deltas, self.work.policy.clip)
-        self.sum += kernels.weighted_sum(deltas, self.weights[clients].to(deltas))
+        self._fold(deltas, self._weights[there])
+
+    def _fold(self, deltas: Tensor, weights: Tensor) -> None:
+        """Goes on with the sum where it is: the first delta takes it along, as the first term of what follows."""
+        carried = deltas[0].mul_(weights[0]).add_(self.sum)
+        if len(deltas) == 1:
+            self.sum.copy_(carried)
+            return
+        weights[0] = 1
+        kernels.weighted_sum(deltas, weights, out=self.sum)
 
     def outcome(self, scalars: dict[str, Tensor]) -> Outcome:
-        """The round's result; `scalars` without examples, steps and delta_norm, which are known here."""
-        if not isinstance(self.work.policy.weights, Tensor) and bool(self.refused.any()):
-            counted = float(self.weights[~self.refused].sum())  # the refused leave their share to the others
+        """The round's result; `scalars`, (clients,) float64 on any device, without examples, steps and delta_norm,
+        which are known here. All numbers come from the device at once."""
+        norms, *others = fetch(torch.stack([self.norms, *(values.to(self.device) for values in scalars.values())]))
+        refused = ~torch.isfinite(norms)
+        if not isinstance(self.work.policy.weights, Tensor) and bool(refused.any()):
+            counted = float(self.weights[~refused].sum())  # the refused leave their share to the others
             self.sum = self.sum / counted if counted > 0 else torch.zeros_like(self.sum)
-        own = {"examples": self.work.counts.double(), "steps": self.steps.double(), "delta_norm": self.norms}
-        return Outcome(self.sum, {**scalars, **own}, self.refused, self.deltas)
+        own = {"examples": self.work.counts.double(), "steps": self.steps.double(), "delta_norm": norms}
+        return Outcome(self.sum, {**dict(zip(scalars, others, strict=True)), **own}, refused, self.deltas)

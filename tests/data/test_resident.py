@@ -125,6 +125,14 @@ def test_half_of_what_is_free_on_the_card_is_the_budget(monkeypatch: pytest.Monk
         assert Resident(examples, "meta").streamed is streamed
 
 
+def test_what_torch_keeps_for_itself_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = {"mem_get_info": (1000, 5000), "memory_reserved": 300, "memory_allocated": 100}
+    for name, value in given.items():
+        monkeypatch.setattr(torch.cuda, name, lambda device, value=value: value)
+    assert room.free_memory(torch.device("cuda", 0)) == 1200
+    assert room.free_memory(torch.device("cpu")) is None
+
+
 def test_sizes_of_every_form() -> None:
     sparse = Sparse.of(mostly_zeros(3))
     entries = sparse.values.numel()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,11 +11,27 @@ from torch import Tensor, nn
 
 from fastfed import clients
 from fastfed.data import Examples
-from fastfed.train import Contrast, RoundWork
+from fastfed.data.resident import Resident
+from fastfed.train import Contrast, DeltaPolicy, Outcome, RoundWork, batched, policy
 from fastfed.train.batched import Batched
+from fastfed.train.policy import DeltaSum
 from fastfed.train.trial import DropoutShape, try_forward
+from fastfed.train.work import SCALARS
 
-from .agreement import CASES, TASKS, Case, assert_agrees, examples_of, module_of, reference, run, work_of
+from .agreement import (
+    CASES,
+    RULES,
+    STEPS,
+    TASKS,
+    Case,
+    assert_agrees,
+    examples_of,
+    kept,
+    module_of,
+    reference,
+    run,
+    work_of,
+)
 from .support import network, round_of, vectors
 
 # ---- chunks ---------------------------------------------------------------------------------------------------------
@@ -30,7 +47,7 @@ def test_the_chunk_size_changes_nothing_but_rounding(case: Case) -> None:
 
 def clients_at_once(memory: int, work: RoundWork) -> int:
     executor = Batched(network(), "cross_entropy", vectors(), memory=memory)
-    return executor._clients_at_once(work, work.clients[0], torch.arange(3))
+    return executor._clients_at_once(work, work.clients[0], torch.arange(3), executor.resident)
 
 
 def test_chunks_fit_the_memory() -> None:
@@ -51,10 +68,165 @@ def test_chunks_fit_the_memory() -> None:
     )  # no client fills a larger batch
 
 
+def test_chunks_are_powers_of_two_and_nobody_is_alone() -> None:
+    def lengths(clients: int, fit: int) -> list[int]:
+        chunks = batched._chunks(torch.arange(clients), fit)
+        assert torch.cat(list(chunks)).tolist() == list(range(clients))
+        return [len(chunk) for chunk in chunks]
+
+    assert lengths(70, 33) == lengths(70, 63) == [32, 32, 6]
+    assert lengths(65, 40) == [32, 33]
+    assert lengths(5, 2) == [2, 3]
+    assert lengths(3, 1) == [1, 1, 1]
+    assert lengths(1, 1) == lengths(1, 100) == [1]
+    assert lengths(70, 70) == [64, 6]
+    assert lengths(70, 10**12) == [70]
+
+
+def test_half_of_what_is_free_on_the_card_is_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert Batched(network(), "cross_entropy", vectors()).memory == 1 << 30
+    monkeypatch.setattr(batched, "free_memory", lambda device: 1001)
+    assert Batched(network(), "cross_entropy", vectors()).memory == 500
+    assert Batched(network(), "cross_entropy", vectors(), memory=7).memory == 7
+
+
 def test_double_precision() -> None:
     case = next(case for case in CASES if case.task == "dropout")
     made = run(case, "batched", torch.float64)
     torch.testing.assert_close(made.delta, reference(case, torch.float64).delta, rtol=1e-10, atol=1e-12)
+
+
+# ---- the same bits --------------------------------------------------------------------------------------------------
+
+
+def bits_of(outcome: Outcome) -> dict[str, Tensor]:
+    """Everything in it, as whole numbers."""
+    made = {"delta": outcome.delta, "deltas": kept(outcome), **outcome.scalars}
+    return {"refused": outcome.refused, **{name: t.contiguous().view(torch.uint8) for name, t in made.items()}}
+
+
+def assert_same_bits(one: Outcome, other: Outcome) -> None:
+    first, second = bits_of(one), bits_of(other)
+    assert first.keys() == second.keys()
+    for name in first:
+        assert torch.equal(first[name], second[name]), name
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
+def test_portions_do_not_change_the_sum(case: Case) -> None:
+    """The deltas of a round, one of them spoiled, in portions of one, of three, and all at once."""
+    work, steps = work_of(case, torch.float32), torch.tensor(STEPS)
+    deltas = kept(reference(case, torch.float32)).clone()
+    deltas[2, 1] = torch.nan
+    order = torch.tensor([5, 2, 0, 4, 6, 3, 1])
+    sums = []
+    for size in (1, 3, 7):
+        total = DeltaSum(work, steps)
+        for portion in order.split(size):
+            total.add(portion, deltas[portion])
+        sums.append(total.outcome({}))
+    assert sums[0].refused.tolist() == [False, False, True, False, False, False, False]
+    assert float(sums[0].delta.norm()) > 0
+    for other in sums[1:]:
+        assert_same_bits(sums[0], other)
+
+
+def many(task: str, rules: tuple[str, ...]) -> RoundWork:
+    """A round of 70 clients of any size, some of which take no step; those that take only one have short batches."""
+    start = work_of(Case(task, ("sgd",)), torch.float32).start
+    steps = torch.arange(70) % 4
+    sizes = [(7 * i) % (24 if i % 4 > 1 else 6) for i in range(70)]
+    return round_of(
+        start,
+        sizes,
+        rows=torch.arange(sum(sizes)) % len(examples_of(task)),
+        steps=steps,
+        batch_size=20,
+        clients=tuple(RULES[rule] for rule in rules),
+        rule=torch.arange(70) % len(rules),
+        measure_cosine=True,
+    )
+
+
+def run_in_chunks(task: str, work: RoundWork, fit: int, monkeypatch: pytest.MonkeyPatch) -> Outcome:
+    monkeypatch.setattr(Batched, "_clients_at_once", lambda *given: fit)
+    return Batched(module_of(task), TASKS[task].loss, examples_of(task)).run(work)
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_chunks_of_32_have_the_bits_of_the_whole_round(task: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    work = many(task, ("sgd",))
+    whole = run_in_chunks(task, work, 1000, monkeypatch)
+    assert_same_bits(whole, run_in_chunks(task, work, 32, monkeypatch))
+
+
+def test_chunks_of_several_optimizers_have_the_bits_of_the_whole_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    work = many("mlp", ("adam", "delta-sgd same batch corrected"))
+    work = replace(work, rule=(torch.arange(70) % 8 == 0).long(), policy=DeltaPolicy("uniform", 0.02, True))
+    whole = run_in_chunks("mlp", work, 1000, monkeypatch)
+    assert_same_bits(whole, run_in_chunks("mlp", work, 32, monkeypatch))
+
+
+# ---- devices --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("case", CASES[::4] + RICH, ids=lambda case: case.id)
+def test_nothing_waits_for_the_device(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On torch's device "meta", which computes nothing, every look at a number is an error; only the numbers of the
+    round are fetched, once. What a small forward pass tells of the module is found out before, on the CPU."""
+    fetched = []
+
+    def zeros(numbers: Tensor) -> Tensor:
+        fetched.append(tuple(numbers.shape))
+        return torch.zeros(numbers.shape, dtype=numbers.dtype)
+
+    monkeypatch.setattr(policy, "fetch", zeros)
+    examples, work = examples_of(case.task), work_of(case, torch.float32)
+    on_cpu, on_meta = (
+        Batched(module_of(case.task), TASKS[case.task].loss, examples, device=device) for device in ("cpu", "meta")
+    )
+    on_meta.model._trials[torch.float32] = on_cpu.model.trial(work, examples)
+    if work.contrast is not None:
+        on_meta.model.model._heads[None] = on_cpu.model.model.head(None, examples)
+    made = on_meta.run(work)
+    assert fetched == [(1 + len(SCALARS), len(work))]  # and the norms
+    assert made.delta.is_meta
+    assert kept(made).is_meta
+
+
+def test_it_says_where_the_examples_are() -> None:
+    assert Batched(network(), "cross_entropy", vectors()).why == Batched.why
+    elsewhere = Batched(network(), "cross_entropy", vectors(), device="meta")
+    assert elsewhere.why == f"{Batched.why}; examples (1.1 KiB) were copied to meta once"
+
+
+@pytest.mark.parametrize("case", RICH, ids=lambda case: case.id)
+def test_streamed_examples_change_nothing(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = run(case, "batched")
+    monkeypatch.setattr(batched, "resident", lambda examples, device: Resident(examples, device, 0))
+    streaming = Batched(module_of(case.task), TASKS[case.task].loss, examples_of(case.task))
+    assert streaming.resident.streamed
+    assert_same_bits(wanted, streaming.run(work_of(case, torch.float32)))
+
+
+def test_examples_of_a_round_are_streamed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that a work brings along, to a device; they may be others than the executor's."""
+    monkeypatch.setattr(batched, "passing", lambda examples, device: Resident(examples, device, 0))
+    own = vectors(60)
+    work = round_of(network(), examples=own)
+    shown = Examples(own.inputs[:4], own.targets[:4])  # type: ignore[index]
+    made = Batched(network(), "cross_entropy", shown).run(work)
+    assert_same_bits(made, Batched(network(), "cross_entropy", own).run(replace(work, examples=None)))
+
+
+def test_streamed_examples_take_memory() -> None:
+    executor = Batched(network(), "cross_entropy", vectors(), memory=1 << 20)
+    work = round_of(network())
+    few, fewer = (
+        executor._clients_at_once(work, work.clients[0], torch.arange(3), store)
+        for store in (executor.resident, Resident(vectors(), "cpu", 0))
+    )
+    assert fewer < few
 
 
 # ---- refusals -------------------------------------------------------------------------------------------------------

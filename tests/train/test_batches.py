@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from fastfed import kernels
@@ -130,6 +130,7 @@ def plans(draw: st.DrawFn) -> RoundWork:
     )
 
 
+@settings(max_examples=150, deadline=None, derandomize=True, database=None)
 @given(work=plans(), memory=st.sampled_from([1, 400, 2_000, 1 << 20]), data=st.data())
 def test_a_chunk_has_the_batches_of_its_clients(work: RoundWork, memory: int, data: st.DataObject) -> None:
     order = data.draw(st.permutations(range(len(work))))
