@@ -9,14 +9,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..registry import interpreting
 from ..rows import draws_rows
 from ..streams import StreamWords
 from .bound import device, philox
 from .launch import launch
-
-# Philox blocks per program. The interpreter pays per program.
-_LANES = 4096 if interpreting() else 256
+from .tiles import PHILOX_LANES
 
 # The words of a stream are values, not shapes: no compiled variant may depend on them.
 _STREAM = ("key0", "key1", "step", "round")
@@ -126,8 +123,8 @@ def _fill(kernel: Any, per_block: int, out: Tensor, stream: StreamWords, clients
     """Launches `kernel` on tiles of as many rows as short ones need to fill a program."""
     rows, n = out.shape
     blocks = -(-n // per_block)
-    wide = min(_LANES, triton.next_power_of_2(blocks))
-    tall = _LANES // wide
+    wide = min(PHILOX_LANES, triton.next_power_of_2(blocks))
+    tall = PHILOX_LANES // wide
     programs = -(-rows // tall) * -(-blocks // wide)
     launch(kernel, programs, out, out, clients, rows, n, blocks, *stream, ROWS=tall, BLOCKS=wide)
 
