@@ -77,6 +77,13 @@ def test_no_register_is_spilled(name: str, capability: int) -> None:
 
 @every_variant
 @every_card
+def test_three_eighths_of_the_warps_are_resident(name: str, capability: int) -> None:
+    """Enough for loads to be on their way while others are waited for; most kernels have more."""
+    assert traffic(name, capability).occupancy >= 3 / 8
+
+
+@every_variant
+@every_card
 def test_threads_write_back_what_they_have_read(name: str, capability: int) -> None:
     """The race detector lets tiles be updated in place because of this. Beside half-width deltas float32 tiles are read
     in wider pieces than they are written: there a write waits for the read because the rule needs the value."""

@@ -28,6 +28,7 @@ import triton.language as tl
 from triton.runtime.errors import InterpreterError
 
 from fastfed.kernels.triton import tiles
+from fastfed.kernels.triton.cards import CARDS, Cost
 from fastfed.kernels.triton.counted import counted
 from fastfed.kernels.triton.launch import launch
 from fastfed.kernels.triton.races import Excuse, Kind, RaceError, watched
@@ -340,3 +341,20 @@ def test_clip_touches_only_the_rows_that_are_too_long() -> None:
     assert (launches[-1].kernel, launches[-1].bytes_written) == ("_scale_rows", 2 * 3 * 4)
     torch.testing.assert_close(x[[0, 3]].norm(dim=1), torch.ones(2))
     assert x[1:3].tolist() == [[0.375, 0.5, 0.0], [0.0, 0.0, 0.0]]
+
+
+def test_a_step_moves_what_the_rule_needs() -> None:
+    """The interpreter's count beside the 12 bytes per element that compiled code has (``test_triton_aot``)."""
+    clients, d = 3, 1027
+    x = normal(1, clients, d)
+    with counted() as launches:
+        kernels.client_step("sgd", x, normal(2, clients, d), {}, lr=0.1, backend="triton")
+    (update,) = launches
+    coefficients = 5 * 4 * update.programs  # compiled code leaves out two that sgd has no use for
+    assert update.programs == clients * 2
+    assert update.bytes_read == 2 * 4 * clients * d + coefficients
+    assert update.bytes_written == 4 * clients * d
+    card = CARDS["A100"]
+    assert Cost.of(update).seconds(card) == pytest.approx(
+        (12 * clients * d + coefficients) / card.bandwidth * card.multiprocessors / 6 + card.launch_seconds
+    )
