@@ -13,11 +13,11 @@ NATIVE := setup.py $(NATIVE_SOURCES)
 # Where a compiler is, a failing build must stop us: otherwise the C++ backend would silently go untested.
 export FASTFED_REQUIRE_EXTENSION ?= $(if $(shell command -v $(CXX) 2>/dev/null),1,)
 
-.PHONY: help run test bench lint style types clean
+.PHONY: help run test device-proof bench lint style types clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-6s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 run: $(VENV)/.built ## compare four methods on the embedded digits: a table, and a report to open in a browser
 	$(BIN)/fastfed demo --out out/demo
@@ -26,8 +26,16 @@ run: $(VENV)/.built ## compare four methods on the embedded digits: a table, and
 test: export OMP_WAIT_POLICY = passive
 test: style ## style, then every test: CPU backends, Triton's interpreter, CUDA kernels on the host
 	$(BIN)/pytest -n 2 --dist loadgroup
-	TRITON_INTERPRET=1 $(BIN)/pytest -m "(backend or device) and not exhaustive" -n 2 tests/kernels tests/train
+	TRITON_INTERPRET=1 FASTFED_TILES=wide $(BIN)/pytest -m backend -n 2 tests/kernels
+	TRITON_INTERPRET=1 $(BIN)/pytest -m backend -n 2 tests/kernels/test_triton_races.py
+	TRITON_INTERPRET=1 $(BIN)/pytest -m "device and not exhaustive" -n 2 tests/train
 	FASTFED_CUDA_HOST=1 $(BIN)/pytest -m backend -n 2 tests/kernels
+
+# Slow: the interpreter pays per program, and the tiles that ship are small.
+device-proof: export OMP_WAIT_POLICY = passive
+device-proof: $(VENV)/.built ## every test of the Triton kernels at the tile sizes that ship, and under the race detector
+	TRITON_INTERPRET=1 FASTFED_RACES=1 $(BIN)/pytest -m backend -n 2 tests/kernels
+	TRITON_INTERPRET=1 $(BIN)/pytest -m device -n 2 tests/train
 
 bench: $(VENV)/.built ## time every kernel and whole rounds beside their peers
 	$(BIN)/fastfed doctor

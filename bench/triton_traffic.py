@@ -21,8 +21,8 @@ from fastfed.kernels.phases import COEFFICIENTS, ClientCall
 from fastfed.kernels.registry import interpreting
 from fastfed.kernels.table import CLIENT_RULES, SERVER_RULES, client_numbers, server_numbers
 from fastfed.kernels.triton import tables
-from fastfed.kernels.triton.cards import WARP
-from fastfed.kernels.triton.launch import BLOCK, Launch, recorded
+from fastfed.kernels.triton.launch import Launch, recorded
+from fastfed.kernels.triton.tiles import BLOCK, MATRIX_TILE
 from fastfed.kernels.triton.traffic import Access, Traffic, traffic_of
 from fastfed.kernels.triton.weighted_sum import TAIL
 
@@ -33,13 +33,10 @@ SUM_SIZE = 1 << 18  # long enough for sums over clients to be cut into whole blo
 CLIENTS = 3
 FLOAT = 4
 DOUBLE = 8
-WORDS_PER_ACCESS = 4  # float32 numbers in 128 bits
 
 COEFFICIENT = Access("ld", FLOAT)
-SIDE = Access("ld", FLOAT)  # a row's or column's minimum
 TABLE_FIELD = Access("ld", 8)
 PARTIAL_SUM = Access("st", DOUBLE)
-MAXIMUM = Access("red", FLOAT)
 
 
 @dataclass(frozen=True)
@@ -48,7 +45,7 @@ class Variant:
 
     `bytes` per element stand outside any loop, `client_bytes` per element and client inside loops, one turn of which
     takes `at_once` clients each; `narrow` are the accesses of less than 128 bits that one thread makes besides:
-    coefficients, weights, partial sums, SM3's sides.
+    coefficients, weights, partial sums, SM3's sides; `loops` are those with any access.
     """
 
     name: str
@@ -58,6 +55,7 @@ class Variant:
     at_once: tuple[int, ...] = ()
     narrow: Counter[Access] = field(default_factory=Counter)
     elements: int = BLOCK
+    loops: int = 0
 
     def traffic(self, capability: int) -> Traffic:
         return traffic_of(self.launch, self.elements, capability)
@@ -121,7 +119,7 @@ def _sum(launch: Launch, dtype: torch.dtype) -> dict[str, Any]:
     """What adding up clients moves: their deltas, and a weight of each."""
     at_once = (launch.constants["AHEAD"], TAIL.value)
     weights = Counter({Access("ld", FLOAT, (loop,)): clients for loop, clients in enumerate(at_once)})
-    return {"client_bytes": dtype.itemsize, "at_once": at_once, "narrow": weights}
+    return {"client_bytes": dtype.itemsize, "at_once": at_once, "narrow": weights, "loops": len(at_once)}
 
 
 def _short(dtype: torch.dtype) -> str:
@@ -185,18 +183,20 @@ def client_variant(setup: _ClientSetup) -> Variant:
 
 
 def cover_variant(setup: _ClientSetup) -> Variant:
-    """SM3's main pass: besides x, g and m it touches one minimum and one maximum per row and column of the tile."""
+    """SM3's main pass over matrices on 16-byte borders: besides x, g and m it reads mu along the tile's rows and
+    columns and, in SM3-II, raises the maxima along them. Each side is a loop over its axes."""
     call = setup.call()
-    rows, cols = tables.MATRIX_TILE
-    launch = _recorded("_cover_update", lambda: backend.client_step(call))
-    elements_per_thread = rows * cols // (launch.warps * WARP)
-    sides = elements_per_thread // WORDS_PER_ACCESS + WORDS_PER_ACCESS  # a thread's rows, and its columns
-    coefficients = COEFFICIENTS - (call.rule.cover == "I")  # SM3-I has refreshed before
-    narrow = Counter({TABLE_FIELD: tables.TILE_FIELDS, COEFFICIENT: coefficients})
-    narrow[SIDE] += sides
-    if call.rule.cover == "II":
-        narrow[MAXIMUM] = 2
-    return Variant(setup.name, launch, _update_bytes(call), narrow=narrow, elements=rows * cols)
+    rows, cols = MATRIX_TILE
+    launch = _recorded("_cover_pass", lambda: backend.client_step(call))
+    raises = call.rule.cover == "II"
+    coefficients = COEFFICIENTS - (not raises)  # SM3-I has refreshed before
+    fields = tables.TILE_FIELDS + 1 + 6 * raises  # one is read twice; raising reads the sides again
+    narrow = Counter({COEFFICIENT: coefficients, TABLE_FIELD: fields})
+    for loop in (0, 1):
+        narrow += Counter({Access("ld", FLOAT, (loop,)): 1, Access("ld", 8, (loop,)): tables.AXIS_FIELDS})
+    for loop in (2, 3) if raises else ():
+        narrow += Counter({Access("red", FLOAT, (loop,)): 1, Access("ld", 8, (loop,)): tables.AXIS_FIELDS})
+    return Variant(setup.name, launch, _update_bytes(call), narrow=narrow, elements=rows * cols, loops=2 + 2 * raises)
 
 
 def measuring_variants() -> Iterator[Variant]:

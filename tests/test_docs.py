@@ -191,7 +191,7 @@ def problem_with(command: str) -> str | None:
         case ["python", "-m", "pytest", *rest]:
             return next((f"{word}: no such place" for word in rest if "/" in word and not (ROOT / word).exists()), None)
         case ["make", target]:
-            targets = re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+            targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
             return None if target in targets else f"{target}: no such target"
         case ["python", script, *_] if script.endswith(".py"):
             return None if (ROOT / script).is_file() else f"{script}: no such file"

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from .counted import Counts
-from .launch import WARP
+from .tiles import WARP
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,8 @@ from .gradient import (
     numbers_of,
     refreshed,
 )
-from .launch import block_for, blocks_of, launch
+from .launch import launch
+from .tiles import block_for, blocks_of
 from .vectors import fold, load, new_partials, place, store, sum_of_squares
 
 

@@ -1,8 +1,9 @@
-"""SM3's passes: tensors as matrices, tile by tile, with the smallest and largest moments of rows and columns.
+"""SM3's passes: tensors as matrices, tile by tile.
 
-`_expand` turns mu, which is kept per axis, into minima per row and column; the passes over tiles read those and raise
-the maxima beside them; `_spread` folds the maxima back onto the axes. Raising a maximum is an atomic operation, which
-is exact in any order. It works on the bits: non-negative floats compare like integers, and a NaN is above them all.
+A tile reads mu, which is kept per axis, along its rows and columns, and raises maxima beside mu: an atomic operation,
+which is exact in any order. It works on the bits: non-negative floats compare like integers, and a NaN is above them
+all. `_settle` then takes the maxima over into mu. A step is these two launches, whatever the tensors; SM3-I, which
+refreshes mu before anything reads it, is three.
 """
 
 
@@ -11,7 +12,7 @@ is exact in any order. It works on the bits: non-negative floats compare like in
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import triton
@@ -34,25 +35,49 @@ from .gradient import (
     numbers_of,
     refreshed,
 )
-from .launch import WARPS, launch
-from .tables import Form, Tables, tables_of
-from .vectors import fold, load, new_partials, store, sum_of_squares
+from .launch import launch
+from .tables import Tables, tables_of
+from .tiles import MATRIX_TILE, ROW_TILE, WARPS, block_for, blocks_of
+from .vectors import fold, load, new_partials, place, store, sum_of_squares
 
-_TILE_WARPS = 2 * WARPS  # 16 elements of a tile per thread
+_TILE_WARPS = 2 * WARPS
+_TILE_REGISTERS = 80  # a limit: without one the assembler aims at 64 and spills
 _TILE_FIELDS = tl.constexpr(tables.TILE_FIELDS)
-_PIECE_FIELDS = tl.constexpr(tables.PIECE_FIELDS)
 _AXIS_FIELDS = tl.constexpr(tables.AXIS_FIELDS)
-_SPREAD_FIELDS = tl.constexpr(tables.SPREAD_FIELDS)
+_ALIGNED, _ODD, _ROW = (tl.constexpr(form) for form in (tables.ALIGNED, tables.ODD, tables.ROW))
+_TILE_ROWS, _TILE_COLS = (tl.constexpr(size) for size in MATRIX_TILE)
+_ROW_COLS = tl.constexpr(ROW_TILE[1])
 
 
-# ---- between mu and the sides ---------------------------------------------------------------------------------------
+# ---- a tile, its rows and its columns -------------------------------------------------------------------------------
 
 
 @device
-def _entry(table, count, FIELDS: tl.constexpr):
-    """This program's client, and where its entry of a table of `count` starts."""
-    program = tl.program_id(0)
-    return (program // count).to(tl.int64), table + (program % count).to(tl.int64) * FIELDS
+def _tile(entry, ROWS: tl.constexpr, COLS: tl.constexpr, ALIGNED: tl.constexpr):
+    """The elements of a tile, which of them exist, and its two sides, the rows and the columns.
+
+    A side is (its elements, which of them exist, where the table says its length in the tensor and its axes).
+    """
+    offset, first_row, first_col = tl.load(entry + 1), tl.load(entry + 2), tl.load(entry + 3)
+    rows, cols = tl.load(entry + 4), tl.load(entry + 7)
+    if ALIGNED:
+        offset, cols, first_col = tl.multiple_of(offset, 4), tl.multiple_of(cols, 4), tl.multiple_of(first_col, 4)
+    row = first_row + tl.arange(0, ROWS)
+    col = first_col + tl.arange(0, COLS)
+    at = offset + row[:, None] * cols + col[None, :]
+    mask = (row < rows)[:, None] & (col < cols)[None, :]
+    return at, mask, (row, row < rows, entry + 4), (col, col < cols, entry + 7)
+
+
+@device
+def _places(axes, axis, at, length):
+    """Where the numbers of an axis lie in mu for the elements `at` of its side, rows or columns, of `length`."""
+    description = axes + axis * _AXIS_FIELDS
+    mu_offset, size, stride = tl.load(description), tl.load(description + 1), tl.load(description + 2)
+    index = at
+    if size < length:  # the axis shares its side with others; such sides are short
+        index = ((at.to(tl.int32) // stride.to(tl.int32)) % size.to(tl.int32)).to(tl.int64)
+    return mu_offset + index
 
 
 @device
@@ -60,89 +85,38 @@ def _smaller(a, b):
     return tl.minimum(a, b, propagate_nan=tl.PropagateNan.ALL)
 
 
-@triton.jit
-def _expand(mu, minima, maxima, pieces, axes, piece_count, sides, mu_size, PIECE: tl.constexpr):
-    """One piece of a side: the smallest mu around each of its elements; maxima at zero, ready to be raised."""
-    client, entry = _entry(pieces, piece_count, _PIECE_FIELDS)
-    side, length, first = tl.load(entry), tl.load(entry + 1), tl.load(entry + 2)
-    at = first + tl.arange(0, PIECE)
-    mask = at < length
-    smallest = tl.full((PIECE,), float("inf"), tl.float32)
-    for axis in range(tl.load(entry + 3), tl.load(entry + 4)):
-        description = axes + axis * _AXIS_FIELDS
-        mu_offset, size, stride = tl.load(description), tl.load(description + 1), tl.load(description + 2)
-        index = (at // stride) % size
-        smallest = _smaller(smallest, tl.load(mu + client * mu_size + mu_offset + index, mask=mask))
-    tl.store(minima + client * sides + side + at, smallest, mask=mask)
-    tl.store(maxima + client * sides + side + at, tl.full((PIECE,), 0, tl.int32), mask=mask)
-
-
-@triton.jit
-def _spread(
-    mu,
-    maxima,
-    coef,
-    spreads,
-    count,
-    sides,
-    mu_size,
-    numbers,
-    ACCUMULATES: tl.constexpr,
-    INDICES: tl.constexpr,
-    POSITIONS: tl.constexpr,
-):
-    """Some indices of an axis: mu becomes (or accumulates, in SM3-I) the largest maximum of each."""
-    client, entry = _entry(spreads, count, _SPREAD_FIELDS)
-    if coefficient(coef, client, ACTIVE) * coefficient(coef, client, REFRESH) == 0:
-        return
-    side, positions, first = tl.load(entry), tl.load(entry + 1), tl.load(entry + 2)
-    mu_offset, size, stride = tl.load(entry + 3), tl.load(entry + 4), tl.load(entry + 5)
-    index = first + tl.arange(0, INDICES)
-    bits = tl.full((INDICES, POSITIONS), 0, tl.int32)
-    for begin in range(0, positions, POSITIONS):
-        position = begin + tl.arange(0, POSITIONS)
-        at = ((position // stride)[None, :] * size + index[:, None]) * stride + (position % stride)[None, :]
-        mask = (index < size)[:, None] & (position < positions)[None, :]
-        bits = tl.maximum(bits, tl.load(maxima + client * sides + side + at, mask=mask, other=0))
-    value = largest(bits, axis=1).to(tl.float32, bitcast=True)
-    at = client * mu_size + mu_offset + index
-    if ACCUMULATES:
-        value = rules.second_moment(load(mu, at, index < size), value, numbers.beta2, numbers.gain2)
-        tl.debug_barrier()  # fewer indices than threads: each is read by several and written by one
-    store(mu, at, value, index < size)
-
-
-# ---- passes over tiles ----------------------------------------------------------------------------------------------
+@device
+def _side_minimum(mu, axes, side, SIZE: tl.constexpr):
+    """The smallest mu around each element of a side; infinity, if there is no axis."""
+    at, mask, described = side
+    smallest = tl.full((SIZE,), float("inf"), tl.float32)
+    length = tl.load(described)
+    for axis in range(tl.load(described + 1), tl.load(described + 2)):
+        smallest = _smaller(smallest, tl.load(mu + _places(axes, axis, at, length), mask=mask))
+    return smallest
 
 
 @device
-def _tile(tiles, count, sides, ROWS: tl.constexpr, COLS: tl.constexpr, ALIGNED: tl.constexpr):
-    """This program's client; the elements of its tile, and which exist; the same for the tile's rows and columns."""
-    client, entry = _entry(tiles, count, _TILE_FIELDS)
-    offset, rows, cols = tl.load(entry), tl.load(entry + 1), tl.load(entry + 2)
-    row_side, col_side = tl.load(entry + 3), tl.load(entry + 4)
-    first_row, first_col = tl.load(entry + 5), tl.load(entry + 6)
-    if ALIGNED:
-        offset, cols, first_col = tl.multiple_of(offset, 4), tl.multiple_of(cols, 4), tl.multiple_of(first_col, 4)
-    row = first_row + tl.arange(0, ROWS)
-    col = first_col + tl.arange(0, COLS)
-    at = offset + row[:, None] * cols + col[None, :]
-    mask = (row < rows)[:, None] & (col < cols)[None, :]
-    start = client * sides
-    return client, at, mask, start + row_side + row, row < rows, start + col_side + col, col < cols
+def _cover_minimum(mu, axes, of_rows, of_cols, ROWS: tl.constexpr, COLS: tl.constexpr):
+    """The smallest mu of the sets that each element of the tile is in."""
+    by_row, by_col = _side_minimum(mu, axes, of_rows, ROWS), _side_minimum(mu, axes, of_cols, COLS)
+    return _smaller(by_row[:, None], by_col[None, :])
 
 
 @device
-def _cover_minimum(minima, row_at, row_mask, col_at, col_mask):
-    rows, cols = tl.load(minima + row_at, mask=row_mask), tl.load(minima + col_at, mask=col_mask)
-    return _smaller(rows[:, None], cols[None, :])
+def _raise_side(maxima, axes, side, bits):
+    at, mask, described = side
+    length = tl.load(described)
+    for axis in range(tl.load(described + 1), tl.load(described + 2)):
+        tl.atomic_max(maxima + _places(axes, axis, at, length), bits, mask=mask, sem="relaxed")
 
 
 @device
-def _raise_maxima(maxima, value, mask, row_at, row_mask, col_at, col_mask):
+def _raise_maxima(maxima, axes, value, mask, of_rows, of_cols):
+    """Every maximum over a set that has elements in the tile, to at least their `value`."""
     bits = tl.abs(tl.where(mask, value, 0.0)).to(tl.int32, bitcast=True)  # abs: a NaN's sign must not make it small
-    tl.atomic_max(maxima + row_at, largest(bits, axis=1), mask=row_mask, sem="relaxed")
-    tl.atomic_max(maxima + col_at, largest(bits, axis=0), mask=col_mask, sem="relaxed")
+    _raise_side(maxima, axes, of_rows, largest(bits, axis=1))
+    _raise_side(maxima, axes, of_cols, largest(bits, axis=0))
 
 
 @device
@@ -156,97 +130,147 @@ def _covered_moment(smallest, g, nu, numbers, refresh, at, mask, ACCUMULATES: tl
     return fresh
 
 
-@triton.jit
-def _gradient_maxima(
-    x,
-    source,
-    coef,
-    maxima,
-    tiles,
+# ---- passes over tiles ----------------------------------------------------------------------------------------------
+
+
+class Work(NamedTuple):
+    """What the passes over tiles read and write; None where a pass has no use for it."""
+
+    x: Tensor | None
+    m: Tensor | None
+    nu: Tensor | None
+    coef: Tensor
+    mu: Tensor
+    maxima: Tensor | None
+    partials: Tensor | None  # (clients, tiles)
+    axes: Tensor
+    mu_size: int
+    size: int
+
+
+@device
+def _raise_by_gradient(
+    client,
+    entry,
+    tile,
     count,
-    sides,
-    size,
+    w,
+    source,
+    numbers,
+    FORMULA: tl.constexpr,
+    ACCUMULATES: tl.constexpr,
     ROWS: tl.constexpr,
     COLS: tl.constexpr,
     ALIGNED: tl.constexpr,
 ):
-    client, at, mask, row_at, row_mask, col_at, col_mask = _tile(tiles, count, sides, ROWS, COLS, ALIGNED)
+    """The maxima rise to the squares of the gradient, where the client refreshes."""
+    if coefficient(w.coef, client, REFRESH) != 0:
+        at, mask, of_rows, of_cols = _tile(entry, ROWS, COLS, ALIGNED)
+        g = corrected(source, load(w.x, client * w.size + at, mask), w.coef, client, w.size, at, mask)
+        _raise_maxima(w.maxima + client * w.mu_size, w.axes, g * g, mask, of_rows, of_cols)
+
+
+@device
+def _sum_direction(
+    client,
+    entry,
+    tile,
+    count,
+    w,
+    source,
+    numbers,
+    FORMULA: tl.constexpr,
+    ACCUMULATES: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLS: tl.constexpr,
+    ALIGNED: tl.constexpr,
+):
+    """The tile's share in the squares of the direction; nothing else is written."""
+    at, mask, of_rows, of_cols = _tile(entry, ROWS, COLS, ALIGNED)
+    start = client * w.size
+    g = corrected(source, load(w.x, start + at, mask), w.coef, client, w.size, at, mask)
+    mu = w.mu + client * w.mu_size
+    smallest = _cover_minimum(mu, w.axes, of_rows, of_cols, ROWS, COLS)
+    refresh = coefficient(w.coef, client, REFRESH)
+    second = _covered_moment(smallest, g, w.nu, numbers, refresh, start + at, mask, ACCUMULATES)
+    taken, _ = direction(g, load(w.m, start + at, mask), second, numbers, w.coef, client, FORMULA)
+    tl.store(w.partials + client * count + tile, sum_of_squares(taken, mask))
+
+
+@device
+def _update(
+    client,
+    entry,
+    tile,
+    count,
+    w,
+    source,
+    numbers,
+    FORMULA: tl.constexpr,
+    ACCUMULATES: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLS: tl.constexpr,
+    ALIGNED: tl.constexpr,
+):
+    """x and m, and in SM3-II, where the client refreshes, nu and the maxima."""
+    at, mask, of_rows, of_cols = _tile(entry, ROWS, COLS, ALIGNED)
+    start = client * w.size
+    x = tl.load(w.x + start + at, mask=mask)
+    g = corrected(source, x, w.coef, client, w.size, at, mask)
+    mu = w.mu + client * w.mu_size
+    smallest = _cover_minimum(mu, w.axes, of_rows, of_cols, ROWS, COLS)
+    refresh = coefficient(w.coef, client, REFRESH)
+    second = _covered_moment(smallest, g, w.nu, numbers, refresh, start + at, mask, ACCUMULATES)
+    taken, moment = direction(g, load(w.m, start + at, mask), second, numbers, w.coef, client, FORMULA)
+    store(w.x, start + at, rules.moved(x, taken, coefficient(w.coef, client, STEP)), mask)
+    store(w.m, start + at, moment, mask)
+    if not ACCUMULATES and refresh != 0:
+        store(w.nu, start + at, second, mask)
+        _raise_maxima(w.maxima + client * w.mu_size, w.axes, second, mask, of_rows, of_cols)
+
+
+@triton.jit
+def _cover_pass(
+    w,
+    source,
+    numbers,
+    tiles,
+    count,
+    PASS: tl.constexpr,
+    FORMULA: tl.constexpr,
+    ACCUMULATES: tl.constexpr,
+    HAS_ALIGNED: tl.constexpr,
+    HAS_ODD: tl.constexpr,
+    HAS_ROW: tl.constexpr,
+):
+    """PASS over one tile, in the shape of its form; forms that the layout lacks are not compiled in."""
+    tile = tl.program_id(0) % count
+    client, entry = (tl.program_id(0) // count).to(tl.int64), tiles + tile.to(tl.int64) * _TILE_FIELDS
+    if coefficient(w.coef, client, ACTIVE) == 0:
+        return
+    form = tl.load(entry)
+    if HAS_ALIGNED:
+        if form == _ALIGNED:
+            PASS(client, entry, tile, count, w, source, numbers, FORMULA, ACCUMULATES, _TILE_ROWS, _TILE_COLS, True)
+    if HAS_ODD:
+        if form == _ODD:
+            PASS(client, entry, tile, count, w, source, numbers, FORMULA, ACCUMULATES, _TILE_ROWS, _TILE_COLS, False)
+    if HAS_ROW:
+        if form == _ROW:
+            PASS(client, entry, tile, count, w, source, numbers, FORMULA, ACCUMULATES, 1, _ROW_COLS, False)
+
+
+@triton.jit
+def _settle(mu, maxima, coef, numbers, size, ACCUMULATES: tl.constexpr, BLOCK: tl.constexpr):
+    """Where clients refresh, mu becomes the maxima, or in SM3-I accumulates them."""
+    client, at, mask = place(size, BLOCK)
     if coefficient(coef, client, ACTIVE) * coefficient(coef, client, REFRESH) == 0:
         return
-    g = corrected(source, load(x, client * size + at, mask), coef, client, size, at, mask)
-    _raise_maxima(maxima, g * g, mask, row_at, row_mask, col_at, col_mask)
-
-
-@triton.jit
-def _cover_direction_squares(
-    x,
-    source,
-    m,
-    nu,
-    coef,
-    numbers,
-    minima,
-    partials,
-    first,
-    parts,
-    tiles,
-    count,
-    sides,
-    size,
-    FORMULA: tl.constexpr,
-    ACCUMULATES: tl.constexpr,
-    ROWS: tl.constexpr,
-    COLS: tl.constexpr,
-    ALIGNED: tl.constexpr,
-):
-    client, at, mask, row_at, row_mask, col_at, col_mask = _tile(tiles, count, sides, ROWS, COLS, ALIGNED)
-    if coefficient(coef, client, ACTIVE) == 0:
-        return
-    row = client * size
-    g = corrected(source, load(x, row + at, mask), coef, client, size, at, mask)
-    smallest = _cover_minimum(minima, row_at, row_mask, col_at, col_mask)
-    refresh = coefficient(coef, client, REFRESH)
-    second = _covered_moment(smallest, g, nu, numbers, refresh, row + at, mask, ACCUMULATES)
-    taken, _ = direction(g, load(m, row + at, mask), second, numbers, coef, client, FORMULA)
-    tile = tl.program_id(0) % count
-    tl.store(partials + client * parts + first + tile, sum_of_squares(taken, mask))
-
-
-@triton.jit
-def _cover_update(
-    x,
-    source,
-    m,
-    nu,
-    coef,
-    numbers,
-    minima,
-    maxima,
-    tiles,
-    count,
-    sides,
-    size,
-    FORMULA: tl.constexpr,
-    ACCUMULATES: tl.constexpr,
-    ROWS: tl.constexpr,
-    COLS: tl.constexpr,
-    ALIGNED: tl.constexpr,
-):
-    client, at, mask, row_at, row_mask, col_at, col_mask = _tile(tiles, count, sides, ROWS, COLS, ALIGNED)
-    if coefficient(coef, client, ACTIVE) == 0:
-        return
-    row = client * size
-    start = tl.load(x + row + at, mask=mask)
-    g = corrected(source, start, coef, client, size, at, mask)
-    smallest = _cover_minimum(minima, row_at, row_mask, col_at, col_mask)
-    refresh = coefficient(coef, client, REFRESH)
-    second = _covered_moment(smallest, g, nu, numbers, refresh, row + at, mask, ACCUMULATES)
-    taken, moment = direction(g, load(m, row + at, mask), second, numbers, coef, client, FORMULA)
-    store(x, row + at, rules.moved(start, taken, coefficient(coef, client, STEP)), mask)
-    store(m, row + at, moment, mask)
-    if not ACCUMULATES and refresh != 0:
-        store(nu, row + at, second, mask)
-        _raise_maxima(maxima, second, mask, row_at, row_mask, col_at, col_mask)
+    at += client * size
+    value = tl.load(maxima + at, mask=mask).to(tl.float32, bitcast=True)
+    if ACCUMULATES:
+        value = rules.second_moment(load(mu, at, mask), value, numbers.beta2, numbers.gain2)
+    store(mu, at, value, mask)
 
 
 # ---- the passes -----------------------------------------------------------------------------------------------------
@@ -254,74 +278,78 @@ def _cover_update(
 
 @dataclass(frozen=True)
 class Cover:
-    """The working form of mu: minima (float32) and maxima (bits) of all sides, (clients, sides)."""
+    """What the passes of a step share: the tables, and the maxima (bits) that will become mu, (clients, mu_size)."""
 
     tables: Tables
-    minima: Tensor
     maxima: Tensor
 
-    def expand(self, mu: Tensor) -> None:
-        """Minima from mu, maxima at zero."""
-        t, clients = self.tables, mu.shape[0]
-        count = t.pieces.shape[0]
-        args = (mu, self.minima, self.maxima, t.pieces, t.axes, count, t.sides, t.mu_size)
-        launch(_expand, clients * count, mu, *args, PIECE=tables.PIECE)
+    def over_tiles(
+        self, work: Any, call: ClientCall, coef: Tensor, x: Tensor | None, partials: Tensor | None = None
+    ) -> None:
+        """Launches a pass over all tiles of all clients."""
+        t, state = self.tables, call.state
+        w = Work(
+            x=x,
+            m=state.get("m"),
+            nu=state.get("nu"),
+            coef=coef,
+            mu=state["mu"],
+            maxima=self.maxima,
+            partials=partials,
+            axes=t.axes,
+            mu_size=t.mu_size,
+            size=call.x.shape[1],
+        )
+        args = (w, gradient_of(call), numbers_of(call), t.tiles, t.tile_count)
+        constants = {"FORMULA": formula_of(call), "ACCUMULATES": _accumulates(call), **t.has}
+        launch(
+            _cover_pass,
+            call.clients * t.tile_count,
+            call.x,
+            *args,
+            PASS=work,
+            **constants,
+            warps=_TILE_WARPS,
+            registers=_TILE_REGISTERS,
+        )
 
-    def spread(self, call: ClientCall, coef: Tensor) -> None:
+    def settle(self, call: ClientCall, coef: Tensor) -> None:
         """Mu from the maxima, where clients refresh."""
-        t, mu, accumulates = self.tables, call.state["mu"], call.rule.cover == "I"
-        for form in t.spreads:
-            args = (mu, self.maxima, coef, form.table, form.count, t.sides, t.mu_size, numbers_of(call))
-            shape = {"INDICES": form.shape[0], "POSITIONS": form.shape[1]}
-            launch(_spread, call.clients * form.count, mu, *args, ACCUMULATES=accumulates, **shape)
-
-    def over_tiles(self, kernel: Any, call: ClientCall, form: Form, *args: Any, **constants: Any) -> None:
-        """Launches `kernel` over the tiles of one form, of every client."""
-        shape = {"ROWS": form.shape[0], "COLS": form.shape[1], "ALIGNED": form.aligned}
-        place = (form.table, form.count, self.tables.sides, call.x.shape[1])
-        programs = call.clients * form.count
-        launch(kernel, programs, call.x, *args, *place, **constants, **shape, warps=_TILE_WARPS)
+        size = self.tables.mu_size
+        args = (call.state["mu"], self.maxima, coef, numbers_of(call), size)
+        programs = call.clients * blocks_of(size)
+        launch(_settle, programs, call.x, *args, ACCUMULATES=_accumulates(call), BLOCK=block_for(size))
 
 
-def _rule(call: ClientCall) -> dict[str, Any]:
-    return {"FORMULA": formula_of(call), "ACCUMULATES": call.rule.cover == "I"}
+def _accumulates(call: ClientCall) -> bool:
+    return call.rule.cover == "I"
+
+
+def _x_of_gradient(call: ClientCall) -> Tensor | None:
+    return call.x if gradient_needs_x(call) else None
 
 
 def open_cover(call: ClientCall) -> Cover:
-    """The cover of the call's state, expanded; in SM3-I too, because its maxima start at zero."""
-    mu, t = call.state["mu"], tables_of(call.state["cover"], call.x.device)
-    minima = mu.new_empty((call.clients, t.sides))
-    cover = Cover(t, minima, torch.empty_like(minima, dtype=torch.int32))
-    cover.expand(mu)
-    return cover
+    """The cover of the call's state, its maxima at zero."""
+    mu = call.state["mu"]
+    return Cover(tables_of(call.state["cover"], call.x.device), torch.zeros_like(mu, dtype=torch.int32))
 
 
 def refresh_cover(call: ClientCall, coef: Tensor, cover: Cover) -> None:
-    """SM3-I: mu accumulates the largest squares of the gradient, before anything reads its minima."""
-    x = call.x if gradient_needs_x(call) else None
-    for form in cover.tables.tiles:
-        cover.over_tiles(_gradient_maxima, call, form, x, gradient_of(call), coef, cover.maxima)
-    cover.spread(call, coef)
-    cover.expand(call.state["mu"])
+    """SM3-I: mu accumulates the largest squares of the gradient, before anything reads it."""
+    cover.over_tiles(_raise_by_gradient, call, coef, _x_of_gradient(call))
+    cover.settle(call, coef)
 
 
 def direction_squares(call: ClientCall, coef: Tensor, cover: Cover) -> Tensor:
     """Sum of squares of the direction, over the tensors (not the gaps between them)."""
     partials = new_partials(call.x, cover.tables.tile_count)
-    x = call.x if gradient_needs_x(call) else None
-    m, nu = call.state.get("m"), call.state.get("nu")
-    for form in cover.tables.tiles:
-        parts = (partials, form.first, partials.shape[1])
-        args = (x, gradient_of(call), m, nu, coef, numbers_of(call), cover.minima, *parts)
-        cover.over_tiles(_cover_direction_squares, call, form, *args, **_rule(call))
+    cover.over_tiles(_sum_direction, call, coef, _x_of_gradient(call), partials)
     return fold(partials)
 
 
 def update(call: ClientCall, coef: Tensor, cover: Cover) -> None:
     """x and m, and in SM3-II where clients refresh, nu and mu."""
-    m, nu = call.state.get("m"), call.state.get("nu")
-    for form in cover.tables.tiles:
-        args = (call.x, gradient_of(call), m, nu, coef, numbers_of(call), cover.minima, cover.maxima)
-        cover.over_tiles(_cover_update, call, form, *args, **_rule(call))
-    if call.rule.cover == "II":
-        cover.spread(call, coef)
+    cover.over_tiles(_update, call, coef, call.x)
+    if not _accumulates(call):
+        cover.settle(call, coef)

@@ -23,7 +23,7 @@ from torch import Tensor
 from triton.runtime import interpreter
 
 from ..registry import interpreting
-from .launch import WARP, WARPS
+from .tiles import WARP, WARPS
 
 READ, WRITE = "read", "write"  # other kinds of access are the names of atomic operations: "max", "fadd", "cas"
 _Place = tuple[CodeType, int]

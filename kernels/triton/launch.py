@@ -1,5 +1,5 @@
-"""How kernels are launched: block sizes, compiler options, the device; and how launches are counted, or written down
-for compiling ahead of time."""
+"""How kernels are launched: compiler options, the device; and how launches are counted, or written down for compiling
+ahead of time."""
 
 from __future__ import annotations
 
@@ -12,14 +12,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from ..registry import interpreting
-
-WARP = 32
-WARPS = 4
-BLOCK = 1024  # 8 elements per thread: two 128-bit accesses to every float32 vector, one to a half-width one
-
-_INTERPRETED_BLOCK = 1 << 16  # the interpreter pays per program, hardly per element
-_INTERPRETED_LONG = 1 << 14  # shorter vectors keep the real block there too, so that grids of many blocks are tested
+from .tiles import WARPS
 
 
 @dataclass(frozen=True)
@@ -128,13 +121,3 @@ def launch(
             item.run()
     else:
         item.run()
-
-
-def block_for(size: int) -> int:
-    """Elements per program for vectors of `size`."""
-    return _INTERPRETED_BLOCK if interpreting() and size > _INTERPRETED_LONG else BLOCK
-
-
-def blocks_of(size: int) -> int:
-    """Programs per vector of `size`."""
-    return -(-size // block_for(size))

@@ -9,7 +9,8 @@ from torch import Tensor
 
 from ..phases import rules as torch_rules
 from ..rows import measures_rows
-from .launch import block_for, blocks_of, launch
+from .launch import launch
+from .tiles import block_for, blocks_of
 from .vectors import fold, new_partials, place, store, sum_of_squares
 
 

@@ -9,14 +9,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..registry import interpreting
 from ..rows import draws_rows
 from ..streams import LARGEST_KEY, StreamWords
 from .bound import device, philox
 from .launch import launch
-
-# Philox blocks per program. The interpreter pays per program.
-_LANES = 4096 if interpreting() else 256
+from .tiles import PHILOX_LANES
 
 # The words of a stream are values, not shapes: no compiled variant may depend on them.
 _STREAM = ("key0", "key1", "step", "round")
@@ -129,6 +126,7 @@ def _sort_keys(
     _store(out, n, row, exists, first * 2, _pairs(a, b, ROWS, BLOCKS), 2 * BLOCKS)
 
 
+<<<<<<< HEAD
 @triton.jit(do_not_specialize=("key0", "key1", "round"))
 def _shuffle_keys(
     out,
@@ -169,6 +167,16 @@ def _fill(kernel: Any, per_block: int, out: Tensor, stream: StreamWords, clients
     blocks = -(-n // per_block)
     programs, tile = _tiles(rows, blocks)
     launch(kernel, programs, out, out, clients, rows, n, blocks, *stream, **tile)
+=======
+def _fill(kernel: Any, per_block: int, out: Tensor, stream: StreamWords, clients: Tensor) -> None:
+    """Launches `kernel` on tiles of as many rows as short ones need to fill a program."""
+    rows, n = out.shape
+    blocks = -(-n // per_block)
+    wide = min(PHILOX_LANES, triton.next_power_of_2(blocks))
+    tall = PHILOX_LANES // wide
+    programs = -(-rows // tall) * -(-blocks // wide)
+    launch(kernel, programs, out, out, clients, rows, n, blocks, *stream, ROWS=tall, BLOCKS=wide)
+>>>>>>> 2cac6ee5978f4b892fe086c32e5da15b64e85939
 
 
 @draws_rows

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from ..table import ServerNumbers, ServerRule
 from .bound import device, rules
-from .launch import block_for, blocks_of, launch
+from .launch import launch
+from .tiles import block_for, blocks_of
 from .vectors import load, place, store
 
 

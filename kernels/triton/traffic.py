@@ -21,8 +21,9 @@ from typing import Any
 import triton
 from triton.backends.compiler import GPUTarget
 
-from .cards import MULTIPROCESSORS, WARP
+from .cards import MULTIPROCESSORS
 from .launch import Launch
+from .tiles import WARP
 
 WIDE = 16  # bytes of the widest access that every card has
 _PREDICATE = r"^(?:@!?%p\d+ )?"
@@ -36,6 +37,7 @@ _MMA = re.compile(
 _TENSOR_MEMORY_MMA = re.compile(_PREDICATE + r"(tcgen05\.mma)\.[\w:.]*?kind::(\w+)")
 _LABEL = re.compile(r"^(\$\w+):")
 _BRANCH = re.compile(r"\bbra(?:\.uni)?\s+(\$\w+);")
+_LEAVES = re.compile(r"^(?:ret|exit|trap)\b")
 _TILE = re.compile(
     r"(tt\.load|tt\.store|async_copy_global_to_local) .*?: tensor<([\dx]+)x!tt\.ptr<(\w+)>, (#\w+(?:<.*?>>?)?)"
 )
@@ -207,11 +209,8 @@ def read_code(ptx: str) -> tuple[tuple[Access, ...], tuple[Mma, ...], int]:
     """Accesses, products, and the number of loops that hold any of them."""
     lines = [line.strip() for line in ptx.splitlines()]
     found = [(number, item) for number, line in enumerate(lines) if (item := _access(line) or _product(line))]
-    loops = [(begin, end) for begin, end in sorted(_loops(lines)) if any(begin < number < end for number, _ in found)]
-    placed = [
-        replace(item, loops=tuple(i for i, (begin, end) in enumerate(loops) if begin < number < end))
-        for number, item in found
-    ]
+    loops = [loop for loop in _loops(lines) if any(number in loop for number, _ in found)]
+    placed = [replace(item, loops=tuple(i for i, loop in enumerate(loops) if number in loop)) for number, item in found]
     accesses = tuple(item for item in placed if isinstance(item, Access))
     return accesses, tuple(item for item in placed if isinstance(item, Mma)), len(loops)
 
@@ -244,16 +243,47 @@ def _tiles(ttgir: str) -> Iterator[tuple[str, str, str]]:
         yield operation, f"{shape}x{numbers}", layout
 
 
-def _loops(lines: list[str]) -> Iterator[tuple[int, int]]:
-    """First and last line of every loop: a label and the last later branch back to it."""
-    labels: dict[str, int] = {}
-    ends: dict[int, int] = {}
-    for number, line in enumerate(lines):
-        if match := _LABEL.match(line):
-            labels[match[1]] = number
-        elif (match := _BRANCH.search(line)) and match[1] in labels:
-            ends[labels[match[1]]] = number
-    yield from ends.items()
+def _loops(lines: list[str]) -> list[set[int]]:
+    """The lines of every loop, outer loops before inner ones: what lies between a label and a way back to it.
+
+    A branch backwards alone is no loop: the compiler also moves code that is seldom used.
+    """
+    labels = {match[1]: number for number, line in enumerate(lines) if (match := _LABEL.match(line))}
+    after = [list(_next_lines(number, line, labels)) for number, line in enumerate(lines)]
+    before: list[list[int]] = [[] for _ in lines]
+    for number, following in enumerate(after):
+        for other in following:
+            if other < len(lines):
+                before[other].append(number)
+    loops: dict[int, set[int]] = {}
+    for number, following in enumerate(after):
+        for head in following:
+            if head <= number and number in (reached := _reachable(head, after)):
+                loops.setdefault(head, set()).update(reached & _reachable(number, before, stop=head))
+    return [loops[head] for head in sorted(loops)]
+
+
+def _next_lines(number: int, line: str, labels: dict[str, int]) -> Iterator[int]:
+    """Where a thread may go on."""
+    branch = _BRANCH.search(line)
+    if branch and branch[1] in labels:
+        yield labels[branch[1]]
+    always = not line.startswith("@")
+    if not (always and (branch or _LEAVES.match(line))):
+        yield number + 1
+
+
+def _reachable(start: int, edges: list[list[int]], stop: int | None = None) -> set[int]:
+    """Where `edges` lead from `start`, itself included, without going beyond `stop`."""
+    seen, waiting = {start}, [start]
+    while waiting:
+        number = waiting.pop()
+        if number == stop or number >= len(edges):
+            continue
+        fresh = [other for other in edges[number] if other not in seen]
+        seen.update(fresh)
+        waiting += fresh
+    return seen
 
 
 @lru_cache(maxsize=1)

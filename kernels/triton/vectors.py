@@ -9,7 +9,8 @@ import triton.language as tl
 from torch import Tensor
 
 from .bound import device, total
-from .launch import blocks_of, launch
+from .launch import launch
+from .tiles import blocks_of
 
 _LANES = 256  # partial sums folded side by side
 

@@ -10,7 +10,8 @@ import triton.language as tl
 from torch import Tensor
 
 from .bound import device
-from .launch import WARP, launch
+from .launch import launch
+from .tiles import WARP, WIDE, block_for
 from .vectors import load, place, store
 
 # Elements, warps and registers per program, the best first: 128-bit accesses, then many warps. Each element is one
@@ -24,6 +25,8 @@ TAIL = tl.constexpr(4)  # clients at once at the end, where not AHEAD of them ar
 
 def summing_blocks(size: int) -> dict[str, Any]:
     """How to launch a sum over clients of vectors of `size`: the options of `launch` that follow from it."""
+    if WIDE:
+        return {"BLOCK": block_for(size), "AHEAD": TAIL.value}
     block, warps, registers = next((b for b in _BLOCKS if size >= b[0] * _PROGRAMS), _BLOCKS[-1])
     return {"BLOCK": block, "AHEAD": _IN_FLIGHT * warps * WARP // block, "warps": warps, "registers": registers}
 

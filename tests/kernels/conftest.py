@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 EXCUSES: tuple[Excuse, ...] = ()  # races that are known and harmless, each with its reason
 
 
-@pytest.fixture(autouse=os.environ.get("FASTFED_RACES") == "1" and registry.interpreting())
+WATCHING = os.environ.get("FASTFED_RACES") == "1" and registry.interpreting()
+
+
+@pytest.fixture(autouse=WATCHING)
 def _no_races() -> Iterator[None]:
     from fastfed.kernels.triton.races import watched
 

@@ -9,9 +9,10 @@ from functools import cache
 import pytest
 import torch
 
-from fastfed import kernels
+from fastfed import Packing, kernels
 from fastfed.kernels import Stream, registry
-from fastfed.kernels.table import SERVER_RULES, server_numbers
+from fastfed.kernels.phases import ClientCall
+from fastfed.kernels.table import CLIENT_RULES, SERVER_RULES, client_numbers, server_numbers
 
 pytest.importorskip("triton", reason="Triton is not installed")
 if registry.interpreting():
@@ -19,7 +20,7 @@ if registry.interpreting():
 
 from fastfed.bench import triton_traffic as bench
 from fastfed.kernels import triton as backend
-from fastfed.kernels.triton.launch import recorded
+from fastfed.kernels.triton.launch import Launch, recorded
 from fastfed.kernels.triton.traffic import WIDE, Traffic, compiling_for, traffic_of
 
 FLOAT = 4
@@ -56,7 +57,7 @@ every_card = pytest.mark.parametrize("capability", bench.CAPABILITIES)
 def test_moves_the_minimum_in_128_bit_accesses(name: str, capability: int) -> None:
     variant, found = VARIANTS[name], traffic(name, capability)
     assert found.bytes_per_element() == variant.bytes
-    assert found.loops == len(variant.at_once)
+    assert found.loops == variant.loops
     for loop, clients in enumerate(variant.at_once):
         assert found.bytes_per_element(loop) == clients * variant.client_bytes
 
@@ -72,6 +73,13 @@ def test_nothing_else_is_accessed(name: str, capability: int) -> None:
 @every_card
 def test_no_register_is_spilled(name: str, capability: int) -> None:
     assert traffic(name, capability).local_bytes == 0
+
+
+@every_variant
+@every_card
+def test_three_eighths_of_the_warps_are_resident(name: str, capability: int) -> None:
+    """Enough for loads to be on their way while others are waited for; most kernels have more."""
+    assert traffic(name, capability).occupancy >= 3 / 8
 
 
 @every_variant
@@ -116,6 +124,38 @@ def test_sums_over_clients_reach_all_of_a_card(d: int, capability: int) -> None:
         assert found.local_bytes == 0
         loaded = [a.bytes for a in found.accesses if a.loops == (0,)]
         assert sum(loaded) == FLOAT * (32 + launch.constants["AHEAD"])  # numbers, and the clients' weights
+
+
+MIXED = {"dense": (200, 784), "convolution": (6, 1, 3, 3), "bias": (10,)}  # every form of tile
+
+
+def _sm3_launches(rule: str, shapes: dict[str, tuple[int, ...]], **options: float) -> list[Launch]:
+    packing = Packing.from_shapes(shapes)
+    x = torch.zeros(3, packing.size)
+    state = kernels.client_state(rule, x, packing=packing)
+    numbers = client_numbers(rule, False, ("lr", *options), 0.1, *options.values())
+    with recorded() as launches:
+        backend.client_step(ClientCall(CLIENT_RULES[rule], numbers, x, torch.zeros_like(x), state))
+    return launches
+
+
+@pytest.mark.parametrize("shapes", [MIXED, {"dense": (200, 784)}, {"bias": (10,)}], ids=lambda shapes: "-".join(shapes))
+def test_sm3_is_two_launches_whatever_the_tensors(shapes: dict[str, tuple[int, ...]]) -> None:
+    names = [launch.kernel.__name__ for launch in _sm3_launches("sm3", shapes)]
+    assert names == ["_cover_pass", "_settle"]
+    names = [launch.kernel.__name__ for launch in _sm3_launches("sm3_1", shapes)]
+    assert names == ["_cover_pass", "_settle", "_cover_pass"]
+    names = [launch.kernel.__name__ for launch in _sm3_launches("sm3", shapes, floor=1.0)]
+    assert names == ["_cover_pass", "_fold", "_cover_pass", "_settle"]
+
+
+@pytest.mark.parametrize("rule", ["sm3", "sm3_1", "sm3_adam", "sm3_1_adam"])
+@every_card
+def test_sm3_leaves_room_for_three_programs(rule: str, capability: int) -> None:
+    for launch in _sm3_launches(rule, MIXED, floor=1.0):
+        found = traffic_of(launch, 1024, capability)
+        assert found.local_bytes == 0
+        assert found.resident >= 3
 
 
 def test_variant_names_are_unique() -> None:

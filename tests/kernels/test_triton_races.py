@@ -1,4 +1,6 @@
-"""The race detector finds the races of small kernels made to have one, and none in the kernels of the backend."""
+"""The race detector finds the races of small kernels made to have one, and none in the kernels of the backend.
+
+The backend's kernels run here at the tile sizes that ship, on small shapes, and must agree with the reference."""
 
 from __future__ import annotations
 
@@ -13,6 +15,7 @@ from fastfed import kernels
 from fastfed.kernels import registry
 from fastfed.kernels.table import CLIENT_RULES, SERVER_RULES
 
+from .agreement import assert_runs_agree
 from .cases import CLIENT_CASES, SERVER_CASES, ClientCase, ServerCase, run_client, run_server
 from .support import normal
 
@@ -24,9 +27,14 @@ import triton
 import triton.language as tl
 from triton.runtime.errors import InterpreterError
 
+from fastfed.kernels.triton import tiles
+from fastfed.kernels.triton.cards import CARDS, Cost
 from fastfed.kernels.triton.counted import counted
 from fastfed.kernels.triton.launch import launch
 from fastfed.kernels.triton.races import Excuse, Kind, RaceError, watched
+
+if tiles.WIDE:
+    pytest.skip("wide tiles are not those that ship (FASTFED_TILES)", allow_module_level=True)
 
 pytestmark = pytest.mark.backend
 TILE = 128  # as many elements as the four warps of a launch have threads
@@ -240,41 +248,58 @@ def test_watching_ends() -> None:
 
 # ---- the backend's kernels ------------------------------------------------------------------------------------------
 
-# Every rule, with everything that a pass may read.
-BATCHES = [case for case in CLIENT_CASES if case.clients == 3 and "anchor" in case.extras]
-AGGREGATES = [case for case in SERVER_CASES if (case.clients, case.d) == (5, 4097)]
+# Every rule with most of what a pass may read; SM3's, which have many tiles, with two clients and steps only.
+PLAIN = [case for case in CLIENT_CASES if case.clients == 3 and "anchor" in case.extras and case.d is not None]
+COVERED = [case for case in CLIENT_CASES if case.clients == 2 and "clip" in case.options and case.d is None]
+BATCHES = PLAIN + COVERED
+AGGREGATES = [case for case in SERVER_CASES if (case.clients, case.d) == (64, 130)]
 
 
 @pytest.mark.parametrize("case", BATCHES, ids=lambda case: case.id)
 def test_client_steps_have_no_race(case: ClientCase) -> None:
     with watched() as verdict:
-        run_client(case, "triton", torch.float32)
+        got = run_client(case, "triton", torch.float32)
     verdict.check()
     assert verdict.launches >= case.steps
+    assert_runs_agree(got, *(run_client(case, "reference", dtype) for dtype in (torch.float32, torch.float64)))
 
 
 @pytest.mark.parametrize("case", AGGREGATES, ids=lambda case: case.id)
 def test_server_steps_have_no_race(case: ServerCase) -> None:
-    with watched() as verdict:
-        run_server(case, "triton", torch.float32)
-        run_server(replace(case, clients=None), "triton", torch.float32)
-    verdict.check()
-    assert verdict.launches == 2 * case.steps
+    for one in (case, replace(case, clients=None)):
+        with watched() as verdict:
+            got = run_server(one, "triton", torch.float32)
+        verdict.check()
+        assert verdict.launches == one.steps
+        assert_runs_agree(got, *(run_server(one, "reference", dtype) for dtype in (torch.float32, torch.float64)))
 
 
-@pytest.mark.parametrize(("rows", "n"), [(1, 1), (3, 1027), (5, 2051)])
+@pytest.mark.parametrize(("rows", "n"), [(1, 1), (3, 1027), (35, 133)])
 def test_the_other_ops_have_no_race(rows: int, n: int) -> None:
-    x, stream = normal(1, rows, n), kernels.Stream(5)
+    x, weights, stream, ids = normal(1, rows, n), normal(2, rows), kernels.Stream(5), torch.arange(rows)
+
+    def results(backend: str) -> dict[str, Tensor]:
+        clipped = x.clone()
+        half = x.bfloat16()
+        return {
+            "sum": kernels.weighted_sum(x, weights, backend=backend),
+            "sum of bfloat16": kernels.weighted_sum(half, weights, backend=backend),
+            "norms": kernels.norms(x, backend=backend),
+            "norms before": kernels.clip(clipped, 3.0, backend=backend),
+            "clipped": clipped,
+            "uniform": kernels.uniform(n, stream, clients=ids, backend=backend),
+            "normal": kernels.normal(n, stream, clients=ids, backend=backend),
+            "permutation": kernels.permutation(n, stream, clients=ids, backend=backend),
+        }
+
     with watched() as verdict:
-        kernels.weighted_sum(x, torch.ones(rows), backend="triton")
-        kernels.weighted_sum(x.bfloat16(), torch.ones(rows), backend="triton")
-        kernels.norms(x, backend="triton")
-        kernels.clip(x, 1.0, backend="triton")
-        for op in (kernels.uniform, kernels.normal):
-            op(n, stream, clients=torch.arange(rows), backend="triton")
-        kernels.permutation(n, stream, clients=torch.arange(rows), backend="triton")
+        got = results("triton")
     verdict.check()
-    assert verdict.launches >= 7
+    assert verdict.launches == 10
+    for name, wanted in results("reference").items():
+        torch.testing.assert_close(
+            got[name], wanted, rtol=1e-5, atol=1e-5, msg=lambda said, name=name: f"{name}: {said}"
+        )
 
 
 def test_every_rule_is_watched() -> None:
@@ -316,3 +341,20 @@ def test_clip_touches_only_the_rows_that_are_too_long() -> None:
     assert (launches[-1].kernel, launches[-1].bytes_written) == ("_scale_rows", 2 * 3 * 4)
     torch.testing.assert_close(x[[0, 3]].norm(dim=1), torch.ones(2))
     assert x[1:3].tolist() == [[0.375, 0.5, 0.0], [0.0, 0.0, 0.0]]
+
+
+def test_a_step_moves_what_the_rule_needs() -> None:
+    """The interpreter's count beside the 12 bytes per element that compiled code has (``test_triton_aot``)."""
+    clients, d = 3, 1027
+    x = normal(1, clients, d)
+    with counted() as launches:
+        kernels.client_step("sgd", x, normal(2, clients, d), {}, lr=0.1, backend="triton")
+    (update,) = launches
+    coefficients = 5 * 4 * update.programs  # compiled code leaves out two that sgd has no use for
+    assert update.programs == clients * 2
+    assert update.bytes_read == 2 * 4 * clients * d + coefficients
+    assert update.bytes_written == 4 * clients * d
+    card = CARDS["A100"]
+    assert Cost.of(update).seconds(card) == pytest.approx(
+        (12 * clients * d + coefficients) / card.bandwidth * card.multiprocessors / 6 + card.launch_seconds
+    )

@@ -128,6 +128,21 @@ def test_accesses_know_their_loops_and_turns_multiply() -> None:
         traffic.bytes_read([10])
 
 
+MOVED_AWAY = """
+  @%p1 bra $L__seldom;
+$L__usual:
+  ld.global.b32 %r1, [%rd1];
+  ret;
+$L__seldom:
+  st.global.b32 [%rd1], %r1;
+  bra.uni $L__usual;
+"""
+
+
+def test_a_way_back_to_code_that_does_not_repeat_is_no_loop() -> None:
+    assert read_code(MOVED_AWAY) == ((Access("ld", 4), Access("st", 4)), (), 0)
+
+
 # ---- a compiled product ---------------------------------------------------------------------------------------------
 
 
