@@ -283,7 +283,7 @@ def _cover_state(x: Tensor, packing: Packing | None, sets: Sequence[Sequence[int
 def _start_second_moment(entry: ClientRule, x: Tensor, state: State, v0: float | Tensor) -> None:
     if isinstance(v0, Tensor):
         check.like("v0", v0, x, x.shape[-1:])
-        if not bool((v0 >= 0).all()):
+        if v0.is_cpu and not bool((v0 >= 0).all()):
             raise ValueError("v0: must be >= 0 everywhere")
     elif not NON_NEGATIVE.admits(v0):
         raise ValueError(f"v0: must be {NON_NEGATIVE.words} or a tensor, got {v0!r}")
