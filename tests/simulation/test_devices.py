@@ -55,6 +55,7 @@ def picture_federation() -> ff.data.Federated:
 def poisoned_federation() -> ff.data.Federated:
     """The small federation, with a client whose delta will not be finite and one without examples."""
     fed = small_federation()
+    assert isinstance(fed.examples.inputs, Tensor)
     inputs = fed.examples.inputs.clone()
     inputs[fed.rows[fed.offsets[3] : fed.offsets[4]]] = torch.inf
     offsets = fed.offsets.clone()
@@ -74,6 +75,8 @@ def seeded(make: Callable[[], nn.Module]) -> Callable[[], nn.Module]:
 
 class Shifted(nn.Module):
     """Has a frozen parameter and a buffer, which are not packed."""
+
+    shift: Tensor
 
     def __init__(self) -> None:
         super().__init__()
