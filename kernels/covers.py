@@ -17,6 +17,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -56,6 +57,25 @@ class Layout:
     mu_size: int
     row_size: int
     col_size: int
+
+
+class Spans(NamedTuple):
+    """Where a block's axes stand among those of all blocks, one behind the other: of its rows, then of its columns."""
+
+    row_first: int
+    row_end: int
+    col_first: int
+    col_end: int
+
+
+def axis_spans(layout: Layout) -> list[Spans]:
+    """The spans of every block."""
+    spans, first = [], 0
+    for block in layout.blocks:
+        middle = first + len(block.row_axes)
+        spans.append(Spans(first, middle, middle, middle + len(block.col_axes)))
+        first = spans[-1].col_end
+    return spans
 
 
 def encode(size: int, offsets: Sequence[int], shapes: Sequence[tuple[int, ...]]) -> Tensor:

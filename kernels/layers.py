@@ -29,11 +29,16 @@ class Shape(NamedTuple):
 
 
 class Place(NamedTuple):
-    """A parameter: `offset` in a client's vector; where SM3's row and column vectors of it start among the sides."""
+    """A parameter, as a matrix: `offset` in a client's vector, `rows` and `cols`; where SM3's axes of its rows and of
+    its columns begin and end among those of all parameters (``covers.axis_spans``)."""
 
     offset: int
-    row_side: int = 0
-    col_side: int = 0
+    rows: int = 0
+    cols: int = 0
+    row_first: int = 0
+    row_end: int = 0
+    col_first: int = 0
+    col_end: int = 0
 
 
 class Dense(NamedTuple):

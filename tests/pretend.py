@@ -110,7 +110,7 @@ class PretendTensor(Tensor):
 
     @staticmethod
     def __new__(cls, held: Tensor) -> PretendTensor:
-        made: PretendTensor = Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
+        made: PretendTensor = Tensor._make_wrapper_subclass(
             cls,
             held.shape,
             strides=held.stride(),
@@ -123,7 +123,7 @@ class PretendTensor(Tensor):
         return made
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
         return _carry_out(func, args, kwargs or {})
 
     def tolist(self) -> Any:
@@ -139,7 +139,7 @@ class PretendTensor(Tensor):
         if id(self) not in memo:
             made = PretendTensor(self.held.clone()).requires_grad_(self.requires_grad)
             if isinstance(self, torch.nn.Parameter):
-                made._is_param = True  # type: ignore[attr-defined]
+                made._is_param = True
             memo[id(self)] = made
         return memo[id(self)]
 

@@ -62,6 +62,9 @@ def test_what_is_written_to_stays_the_same_tensor() -> None:
     assert torch.ops.aten.mul_.Tensor(x, x) is x
     assert torch.ops.aten.add.out(x, x, out=out) is out
     assert torch.equal(held(out), 2 * numbers(3).square())
+    with torch.inference_mode():  # where autograd does not see to it
+        made = torch.zeros(3, device=NAME)
+        assert torch.ops.aten.add_.Tensor(made, made) is made
 
 
 def test_autograd_runs_there() -> None:

@@ -175,11 +175,11 @@ def _is_plain(layer: Reorder) -> bool:
 
 
 def _places(program: Program) -> dict[int, Place]:
-    """Every parameter by its offset, with its sides in SM3's cover."""
+    """Every parameter by its offset, with its axes in SM3's cover."""
     layout = covers.decode(program.engine_packing.cover())
     return {
-        block.offset: Place(block.offset, block.row_offset, layout.row_size + block.col_offset)
-        for block in layout.blocks
+        block.offset: Place(block.offset, block.rows, block.cols, *spans)
+        for block, spans in zip(layout.blocks, covers.axis_spans(layout), strict=True)
     }
 
 

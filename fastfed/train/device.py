@@ -500,7 +500,7 @@ def _numbers(optimizer: Client) -> Any:
 
 
 class _Cover:
-    """SM3's second moments at work: minima of rows and columns, and the maxima that a step raises."""
+    """SM3's second moments at work: the maxima that a step raises, and which become mu at its end."""
 
     def __init__(self, chunk: FusedChunk) -> None:
         from ..kernels.phases import ClientCall
@@ -511,10 +511,16 @@ class _Cover:
         self.cover = cover_step.open_cover(self.call)
 
     def open(self) -> None:
-        self.cover.expand(self.call.state["mu"])
+        self.cover.maxima.zero_()
 
     def close(self, coef: Tensor) -> None:
-        self.cover.spread(self.call, coef)
+        self.cover.settle(self.call, coef)
 
     def buffers(self) -> dict[str, Any]:
-        return {"minima": self.cover.minima, "maxima": self.cover.maxima, "sides": self.cover.tables.sides}
+        tables = self.cover.tables
+        return {
+            "mu": self.call.state["mu"],
+            "maxima": self.cover.maxima,
+            "axes": tables.axes,
+            "mu_size": tables.mu_size,
+        }

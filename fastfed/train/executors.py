@@ -9,7 +9,7 @@ from torch import nn
 
 from ..data import Examples
 from ..kernels.table import nearest
-from ..losses import Loss
+from ..losses import Loss, find_padded_loss
 from ..program import Unsupported
 from .batched import Batched
 from .device import Device
@@ -41,8 +41,8 @@ def make(
 ) -> Executor:
     """The executor of that name.
 
-    `auto` is `batched` on a GPU; elsewhere `native` where it supports the module and the loss, else `eager`. `split`:
-    works will ask for a contrast, which takes a model that splits there.
+    `auto` is `batched` on a GPU where it has the loss; on the CPU `native` where it supports the module and the loss;
+    else `eager`. `split`: works will ask for a contrast, which takes a model that splits there.
     """
     if executor not in EXECUTORS:
         raise ValueError(
@@ -82,13 +82,25 @@ def _fastest(
     split: Split | None,
 ) -> Executor:
     if torch.device(device).type != "cpu":
-        return Batched(module, loss, examples, threads=threads, device=device, split=split)
-    try:
-        return _native(module, loss, examples, threads, device, split)
-    except ImportError as error:
-        why_not = f"the native engine is not installed ({error})"
-    except Unsupported as error:
-        why_not = f"native cannot run this one ({error})"
+        why_not = _why_not_padded(loss)
+        if why_not is None:
+            return Batched(module, loss, examples, threads=threads, device=device, split=split)
+    else:
+        try:
+            return _native(module, loss, examples, threads, device, split)
+        except ImportError as error:
+            why_not = f"the native engine is not installed ({error})"
+        except Unsupported as error:
+            why_not = f"native cannot run this one ({error})"
     executor = Eager(module, loss, examples, threads=threads, device=device, split=split)
     executor.why = f"{Eager.why}, and {why_not}"
     return executor
+
+
+def _why_not_padded(loss: Loss) -> str | None:
+    """Why batches of this loss cannot be padded, as `batched` does; None if they can."""
+    try:
+        find_padded_loss(loss)
+    except ValueError as error:
+        return f"batched cannot run this one ({error})"
+    return None

@@ -56,7 +56,7 @@ _ROW_COLS = tl.constexpr(ROW_TILE[1])
 def _tile(entry, ROWS: tl.constexpr, COLS: tl.constexpr, ALIGNED: tl.constexpr):
     """The elements of a tile, which of them exist, and its two sides, the rows and the columns.
 
-    A side is (its elements, which of them exist, where the table says its length in the tensor and its axes).
+    A side is (its elements, which of them exist, its length in the tensor, its first axis and the end of its axes).
     """
     offset, first_row, first_col = tl.load(entry + 1), tl.load(entry + 2), tl.load(entry + 3)
     rows, cols = tl.load(entry + 4), tl.load(entry + 7)
@@ -66,7 +66,9 @@ def _tile(entry, ROWS: tl.constexpr, COLS: tl.constexpr, ALIGNED: tl.constexpr):
     col = first_col + tl.arange(0, COLS)
     at = offset + row[:, None] * cols + col[None, :]
     mask = (row < rows)[:, None] & (col < cols)[None, :]
-    return at, mask, (row, row < rows, entry + 4), (col, col < cols, entry + 7)
+    of_rows = (row, row < rows, rows, tl.load(entry + 5), tl.load(entry + 6))
+    of_cols = (col, col < cols, cols, tl.load(entry + 8), tl.load(entry + 9))
+    return at, mask, of_rows, of_cols
 
 
 @device
@@ -88,16 +90,15 @@ def _smaller(a, b):
 @device
 def _side_minimum(mu, axes, side, SIZE: tl.constexpr):
     """The smallest mu around each element of a side; infinity, if there is no axis."""
-    at, mask, described = side
+    at, mask, length, first, end = side
     smallest = tl.full((SIZE,), float("inf"), tl.float32)
-    length = tl.load(described)
-    for axis in range(tl.load(described + 1), tl.load(described + 2)):
+    for axis in range(first, end):
         smallest = _smaller(smallest, tl.load(mu + _places(axes, axis, at, length), mask=mask))
     return smallest
 
 
 @device
-def _cover_minimum(mu, axes, of_rows, of_cols, ROWS: tl.constexpr, COLS: tl.constexpr):
+def cover_minimum(mu, axes, of_rows, of_cols, ROWS: tl.constexpr, COLS: tl.constexpr):
     """The smallest mu of the sets that each element of the tile is in."""
     by_row, by_col = _side_minimum(mu, axes, of_rows, ROWS), _side_minimum(mu, axes, of_cols, COLS)
     return _smaller(by_row[:, None], by_col[None, :])
@@ -105,14 +106,13 @@ def _cover_minimum(mu, axes, of_rows, of_cols, ROWS: tl.constexpr, COLS: tl.cons
 
 @device
 def _raise_side(maxima, axes, side, bits):
-    at, mask, described = side
-    length = tl.load(described)
-    for axis in range(tl.load(described + 1), tl.load(described + 2)):
+    at, mask, length, first, end = side
+    for axis in range(first, end):
         tl.atomic_max(maxima + _places(axes, axis, at, length), bits, mask=mask, sem="relaxed")
 
 
 @device
-def _raise_maxima(maxima, axes, value, mask, of_rows, of_cols):
+def raise_maxima(maxima, axes, value, mask, of_rows, of_cols):
     """Every maximum over a set that has elements in the tile, to at least their `value`."""
     bits = tl.abs(tl.where(mask, value, 0.0)).to(tl.int32, bitcast=True)  # abs: a NaN's sign must not make it small
     _raise_side(maxima, axes, of_rows, largest(bits, axis=1))
@@ -120,7 +120,7 @@ def _raise_maxima(maxima, axes, value, mask, of_rows, of_cols):
 
 
 @device
-def _covered_moment(smallest, g, nu, numbers, refresh, at, mask, ACCUMULATES: tl.constexpr):
+def covered_moment(smallest, g, nu, numbers, refresh, at, mask, ACCUMULATES: tl.constexpr):
     """The second moment of this step: nu of ``phases.Passes.cover_update``."""
     if ACCUMULATES:
         return smallest
@@ -167,7 +167,7 @@ def _raise_by_gradient(
     if coefficient(w.coef, client, REFRESH) != 0:
         at, mask, of_rows, of_cols = _tile(entry, ROWS, COLS, ALIGNED)
         g = corrected(source, load(w.x, client * w.size + at, mask), w.coef, client, w.size, at, mask)
-        _raise_maxima(w.maxima + client * w.mu_size, w.axes, g * g, mask, of_rows, of_cols)
+        raise_maxima(w.maxima + client * w.mu_size, w.axes, g * g, mask, of_rows, of_cols)
 
 
 @device
@@ -190,9 +190,9 @@ def _sum_direction(
     start = client * w.size
     g = corrected(source, load(w.x, start + at, mask), w.coef, client, w.size, at, mask)
     mu = w.mu + client * w.mu_size
-    smallest = _cover_minimum(mu, w.axes, of_rows, of_cols, ROWS, COLS)
+    smallest = cover_minimum(mu, w.axes, of_rows, of_cols, ROWS, COLS)
     refresh = coefficient(w.coef, client, REFRESH)
-    second = _covered_moment(smallest, g, w.nu, numbers, refresh, start + at, mask, ACCUMULATES)
+    second = covered_moment(smallest, g, w.nu, numbers, refresh, start + at, mask, ACCUMULATES)
     taken, _ = direction(g, load(w.m, start + at, mask), second, numbers, w.coef, client, FORMULA)
     tl.store(w.partials + client * count + tile, sum_of_squares(taken, mask))
 
@@ -218,15 +218,15 @@ def _update(
     x = tl.load(w.x + start + at, mask=mask)
     g = corrected(source, x, w.coef, client, w.size, at, mask)
     mu = w.mu + client * w.mu_size
-    smallest = _cover_minimum(mu, w.axes, of_rows, of_cols, ROWS, COLS)
+    smallest = cover_minimum(mu, w.axes, of_rows, of_cols, ROWS, COLS)
     refresh = coefficient(w.coef, client, REFRESH)
-    second = _covered_moment(smallest, g, w.nu, numbers, refresh, start + at, mask, ACCUMULATES)
+    second = covered_moment(smallest, g, w.nu, numbers, refresh, start + at, mask, ACCUMULATES)
     taken, moment = direction(g, load(w.m, start + at, mask), second, numbers, w.coef, client, FORMULA)
     store(w.x, start + at, rules.moved(x, taken, coefficient(w.coef, client, STEP)), mask)
     store(w.m, start + at, moment, mask)
     if not ACCUMULATES and refresh != 0:
         store(w.nu, start + at, second, mask)
-        _raise_maxima(w.maxima + client * w.mu_size, w.axes, second, mask, of_rows, of_cols)
+        raise_maxima(w.maxima + client * w.mu_size, w.axes, second, mask, of_rows, of_cols)
 
 
 @triton.jit

@@ -126,7 +126,6 @@ def _sort_keys(
     _store(out, n, row, exists, first * 2, _pairs(a, b, ROWS, BLOCKS), 2 * BLOCKS)
 
 
-<<<<<<< HEAD
 @triton.jit(do_not_specialize=("key0", "key1", "round"))
 def _shuffle_keys(
     out,
@@ -157,8 +156,8 @@ def _shuffle_keys(
 
 def _tiles(rows: int, blocks: int) -> tuple[int, dict[str, int]]:
     """How many programs cover so many rows of blocks, and their tiles: as many rows as short ones need to fill one."""
-    wide = min(_LANES, triton.next_power_of_2(blocks))
-    tall = _LANES // wide
+    wide = min(PHILOX_LANES, triton.next_power_of_2(blocks))
+    tall = PHILOX_LANES // wide
     return -(-rows // tall) * -(-blocks // wide), {"ROWS": tall, "BLOCKS": wide}
 
 
@@ -167,16 +166,6 @@ def _fill(kernel: Any, per_block: int, out: Tensor, stream: StreamWords, clients
     blocks = -(-n // per_block)
     programs, tile = _tiles(rows, blocks)
     launch(kernel, programs, out, out, clients, rows, n, blocks, *stream, **tile)
-=======
-def _fill(kernel: Any, per_block: int, out: Tensor, stream: StreamWords, clients: Tensor) -> None:
-    """Launches `kernel` on tiles of as many rows as short ones need to fill a program."""
-    rows, n = out.shape
-    blocks = -(-n // per_block)
-    wide = min(PHILOX_LANES, triton.next_power_of_2(blocks))
-    tall = PHILOX_LANES // wide
-    programs = -(-rows // tall) * -(-blocks // wide)
-    launch(kernel, programs, out, out, clients, rows, n, blocks, *stream, ROWS=tall, BLOCKS=wide)
->>>>>>> 2cac6ee5978f4b892fe086c32e5da15b64e85939
 
 
 @draws_rows

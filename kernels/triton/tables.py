@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from .. import covers
-from ..covers import Axis, Block
+from ..covers import Block
 from .tiles import MATRIX_TILE, ROW_TILE
 
 TILE_FIELDS = 10  # form, offset, first row, first column; rows, their first axis and its end; columns, likewise
@@ -48,8 +48,9 @@ def _tables(raw: bytes, device: torch.device) -> Tables:
     layout = covers.decode(torch.frombuffer(bytearray(raw), dtype=torch.int64))
     axes: list[tuple[int, ...]] = []
     tiles: list[tuple[int, ...]] = []
-    for block in layout.blocks:
-        sides = (block.rows, *_added(axes, block.row_axes), block.cols, *_added(axes, block.col_axes))
+    for block, spans in zip(layout.blocks, covers.axis_spans(layout), strict=True):
+        axes += [(axis.mu_offset, axis.size, axis.stride) for axis in (*block.row_axes, *block.col_axes)]
+        sides = (block.rows, spans.row_first, spans.row_end, block.cols, spans.col_first, spans.col_end)
         tiles += [(*tile, *sides) for tile in _tiles(block)]
     forms = {tile[0] for tile in tiles}
     has = {"HAS_ALIGNED": ALIGNED in forms, "HAS_ODD": ODD in forms, "HAS_ROW": ROW in forms}
@@ -58,13 +59,6 @@ def _tables(raw: bytes, device: torch.device) -> Tables:
 
 def _tensor(rows: list[tuple[int, ...]], fields: int, device: torch.device) -> Tensor:
     return torch.tensor(rows, dtype=torch.int64).reshape(-1, fields).to(device)
-
-
-def _added(axes: list[tuple[int, ...]], more: tuple[Axis, ...]) -> tuple[int, int]:
-    """Where `more` begin and end among `axes`, to which they are added."""
-    begin = len(axes)
-    axes += [(axis.mu_offset, axis.size, axis.stride) for axis in more]
-    return begin, len(axes)
 
 
 def _tiles(block: Block) -> Iterator[tuple[int, ...]]:

@@ -55,6 +55,7 @@ def picture_federation() -> ff.data.Federated:
 def poisoned_federation() -> ff.data.Federated:
     """The small federation, with a client whose delta will not be finite and one without examples."""
     fed = small_federation()
+    assert isinstance(fed.examples.inputs, Tensor)
     inputs = fed.examples.inputs.clone()
     inputs[fed.rows[fed.offsets[3] : fed.offsets[4]]] = torch.inf
     offsets = fed.offsets.clone()
@@ -74,6 +75,8 @@ def seeded(make: Callable[[], nn.Module]) -> Callable[[], nn.Module]:
 
 class Shifted(nn.Module):
     """Has a frozen parameter and a buffer, which are not packed."""
+
+    shift: Tensor
 
     def __init__(self) -> None:
         super().__init__()
@@ -288,7 +291,7 @@ def test_many_blocks_of_compressed_deltas_cross_no_more_often(
     assert_within_bounds(counted, "FedAvg, 8 bits")
 
 
-@pytest.mark.parametrize("name", ["FedAvg", "Delta-SGD", "SPS"])
+@pytest.mark.parametrize("name", ["FedAvg", "Delta-SGD", "SPS", "DJA, Adam"])
 @pytest.mark.parametrize("executor", EXECUTORS)
 def test_the_executors_stay_within_their_bounds(executor: str, name: str, counted: Traffic) -> None:
     sim = apart(CASES[name].simulation(executor, NAME))
@@ -362,6 +365,13 @@ def test_an_executor_of_the_cpu_is_replaced_elsewhere(tmp_path: Path) -> None:
     assert ff.Simulation.resume(tmp_path, **given, device="cpu").executor.name == "native"
     assert ff.Simulation.resume(tmp_path, **given, device=NAME).executor.name == "batched"
     assert ff.Simulation.resume(tmp_path, **given, device=NAME, executor="eager").executor.name == "eager"
+
+
+def test_auto_is_batched_there_where_it_has_the_loss() -> None:
+    assert CASES["FedAvg"].simulation("auto", NAME).executor.name == "batched"
+    executor = CASES["a loss of one's own"].simulation("auto", NAME).executor
+    assert executor.name == "eager"
+    assert "batched cannot run this one (loss: must be one of" in executor.why
 
 
 def test_a_run_is_the_same_run_on_every_device() -> None:

@@ -14,7 +14,7 @@ import triton.language as tl
 from torch import Tensor
 
 from ..bound import device, rules
-from ..cover_step import _cover_minimum, _covered_moment, _raise_maxima
+from ..cover_step import cover_minimum, covered_moment, raise_maxima
 from ..gradient import REFRESH, STEP, coefficient, correct, direction, refreshed
 from ..vectors import load, store
 
@@ -23,7 +23,7 @@ class Sink(NamedTuple):
     """Where gradients of parameters go: into `grad` (clients, d), or, if that is None, into `x` by the client rule.
 
     Vectors are (clients, d), None where the rule has none; `anchor` may be shared by all clients (stride 0). `coef` is
-    (clients, COEFFICIENTS) of ``phases.py``; `minima` and `maxima` are SM3's (clients, sides).
+    (clients, COEFFICIENTS) of ``phases.py``; `mu` and `maxima` (as bits) are SM3's (clients, mu_size), over `axes`.
     """
 
     size: int
@@ -32,9 +32,10 @@ class Sink(NamedTuple):
     m: Tensor | None = None
     v: Tensor | None = None
     nu: Tensor | None = None
-    minima: Tensor | None = None
+    mu: Tensor | None = None
     maxima: Tensor | None = None
-    sides: int = 0
+    axes: Tensor | None = None
+    mu_size: int = 0
     coef: Tensor | None = None
     anchor: Tensor | None = None
     anchor_stride: int = 0
@@ -70,6 +71,8 @@ def settle(
 
     `SMALL`: the tile has fewer elements than the program threads, so that several threads read each, and one writes: a
     barrier lets all of them read first."""
+    ROWS: tl.constexpr = g.shape[0]
+    TILE_COLS: tl.constexpr = g.shape[1]
     mask = row_mask[:, None] & col_mask[None, :]
     at = place.offset + row[:, None] * COLS + col[None, :]
     element = client * sink.size + at
@@ -85,12 +88,13 @@ def settle(
         second = 0.0
         if sink.v is not None:
             second = refreshed(load(sink.v, element, mask), g, sink, coefficient(sink.coef, client, REFRESH))
-        row_at = client * sink.sides + place.row_side + row
-        col_at = client * sink.sides + place.col_side + col
-        if sink.minima is not None:
-            smallest = _cover_minimum(sink.minima, row_at, row_mask, col_at, col_mask)
+        if sink.mu is not None:
+            of_rows = (row, row_mask, place.rows, place.row_first, place.row_end)
+            of_cols = (col, col_mask, place.cols, place.col_first, place.col_end)
+            mu = sink.mu + client * sink.mu_size
+            smallest = cover_minimum(mu, sink.axes, of_rows, of_cols, ROWS, TILE_COLS)
             refresh = coefficient(sink.coef, client, REFRESH)
-            second = _covered_moment(smallest, g, sink.nu, sink, refresh, element, mask, False)
+            second = covered_moment(smallest, g, sink.nu, sink, refresh, element, mask, False)
         taken, first = direction(g, load(sink.m, element, mask), second, sink, sink.coef, client, FORMULA)
         end = rules.moved(start, taken, coefficient(sink.coef, client, STEP))
         if SMALL:
@@ -100,8 +104,8 @@ def settle(
         if sink.v is not None:
             if coefficient(sink.coef, client, REFRESH) != 0:
                 tl.store(sink.v + element, second, mask=mask)
-        if sink.minima is not None:
+        if sink.mu is not None:
             if coefficient(sink.coef, client, REFRESH) != 0:
                 store(sink.nu, element, second, mask)
-                _raise_maxima(sink.maxima, second, mask, row_at, row_mask, col_at, col_mask)
+                raise_maxima(sink.maxima + client * sink.mu_size, sink.axes, second, mask, of_rows, of_cols)
         return end
