@@ -1,7 +1,8 @@
 """What launches move and multiply, counted while the interpreter runs them: the witness of every formula for a cost.
 
 Compiled code cannot say how often its loops turn; a run on small shapes can. Elements that a mask hides are not
-counted, and an element that is read twice counts twice, whether or not a card's cache would have kept it.
+counted; an element that is read twice counts twice, whether or not a card's cache would have kept it, and so does one
+that is read and not used, which a compiler would leave out.
 """
 
 from __future__ import annotations
