@@ -41,8 +41,8 @@ def make(
 ) -> Executor:
     """The executor of that name.
 
-    `auto` is `batched` on a GPU where it has the loss; on the CPU `native` where it supports the module and the loss;
-    else `eager`. `split`: works will ask for a contrast, which takes a model that splits there.
+    `auto` is on a GPU `device` where it supports the module and the loss, else `batched` where it has the loss; on the
+    CPU `native`, likewise; else `eager`. `split`: works will ask for a contrast, which takes a model that splits there.
     """
     if executor not in EXECUTORS:
         raise ValueError(
@@ -51,12 +51,21 @@ def make(
     if executor == "eager":
         return Eager(module, loss, examples, threads=threads, device=device, split=split)
     if executor == "batched":
+        _check_padded(loss)
         return Batched(module, loss, examples, threads=threads, device=device, split=split)
     if executor == "native":
         return _native(module, loss, examples, threads, device, split)
     if executor == "device":
         return Device(module, loss, examples, threads=threads, device=device, split=split)
     return _fastest(module, loss, examples, threads, device, split)
+
+
+def _check_padded(loss: Loss) -> None:
+    """`batched` pads batches, which takes a loss that knows of it."""
+    try:
+        find_padded_loss(loss)
+    except ValueError as error:
+        raise Unsupported(str(error)) from error
 
 
 def _native(
@@ -81,26 +90,19 @@ def _fastest(
     device: torch.device | str,
     split: Split | None,
 ) -> Executor:
-    if torch.device(device).type != "cpu":
-        why_not = _why_not_padded(loss)
-        if why_not is None:
-            return Batched(module, loss, examples, threads=threads, device=device, split=split)
-    else:
+    """The first that can run it, saying which faster ones cannot, and why."""
+    on_cpu = torch.device(device).type == "cpu"
+    why_not: list[str] = []
+    for name in ("native",) if on_cpu else ("device", "batched"):
         try:
-            return _native(module, loss, examples, threads, device, split)
+            executor = make(name, module, loss, examples, threads=threads, device=device, split=split)
+            break
         except ImportError as error:
-            why_not = f"the native engine is not installed ({error})"
+            why_not.append(f"the {name} engine is not installed ({error})")
         except Unsupported as error:
-            why_not = f"native cannot run this one ({error})"
-    executor = Eager(module, loss, examples, threads=threads, device=device, split=split)
-    executor.why = f"{Eager.why}, and {why_not}"
+            why_not.append(f"{name} cannot run this one ({error})")
+    else:
+        executor = Eager(module, loss, examples, threads=threads, device=device, split=split)
+    if why_not:
+        executor.why = f"{executor.why}, and {'; '.join(why_not)}"
     return executor
-
-
-def _why_not_padded(loss: Loss) -> str | None:
-    """Why batches of this loss cannot be padded, as `batched` does; None if they can."""
-    try:
-        find_padded_loss(loss)
-    except ValueError as error:
-        return f"batched cannot run this one ({error})"
-    return None
