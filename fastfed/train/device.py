@@ -20,9 +20,9 @@ from ..kernels import CLIENT_RULES
 from ..kernels.registry import BACKENDS, interpreting
 from ..losses import Loss
 from ..packing import Packing
-from ..program.lower import lower
+from ..program.lower import lower, with_pixel_columns
 from .batches import steps_taken
-from .device_chunk import Chunk, FusedChunk, KeptChunk
+from .device_chunk import Chunk, ClientChunk, FusedChunk, KeptChunk
 from .device_inputs import check_examples, values_of_bytes
 from .fused import why_not_fused
 from .model import fitting_examples
@@ -93,18 +93,20 @@ class Device:
         total = DeltaSum(work, steps, self.device)
         scalars = {name: upload(values, self.device) for name, values in empty_scalars(len(work)).items()}
         for optimizer, clients in groups(work, steps):
-            kind = self._kind(optimizer, work)
+            kind = self._kind(optimizer, work, batch)
             for chunk in clients.split(self._clients_at_once(work, optimizer, batch, store)):
-                training = kind(self, self._layers_for(len(chunk), batch), store, work, optimizer, chunk, steps[chunk])
+                training = kind(self, batch, store, work, optimizer, chunk, steps[chunk])
                 positions = upload(chunk, self.device)
                 for name, values in training.train().items():
                     scalars[name][positions] = values
                 total.add(chunk, self.program.from_engine(training.x.sub_(training.start)))
         return total.outcome(scalars)
 
-    def _kind(self, optimizer: Client, work: RoundWork) -> type[Chunk]:
-        kept = why_not_fused(optimizer, work, self.network, self.packing) is not None
-        return KeptChunk if kept else FusedChunk
+    def _kind(self, optimizer: Client, work: RoundWork, batch: int) -> type[Chunk]:
+        """How the clients of an optimizer train."""
+        if why_not_fused(optimizer, work, self.network, self.packing) is not None:
+            return KeptChunk
+        return ClientChunk if ClientChunk.why_not(self, optimizer, batch) is None else FusedChunk
 
     def _store(self, examples: Examples) -> Resident:
         if examples is self.examples:
@@ -125,7 +127,7 @@ class Device:
         free = free_memory(self.device)
         return MEMORY if free is None else max(1, int(MEMORY_SHARE * free))
 
-    def _layers_for(self, clients: int, batch: int) -> Layers:
+    def layers_for(self, clients: int, batch: int) -> Layers:
         """Buffers for a chunk: the last ones, if they fit."""
         from ..kernels.triton.engine.layers import Layers
 
@@ -158,7 +160,7 @@ def _trace(module: nn.Module, examples: Examples, loss: Loss) -> program.Program
     traced = program.trace(module, dense, loss)
     if traced.packing.dtype is not torch.float32:
         raise program.Unsupported(f"module: the device engine computes in float32, not {traced.packing.dtype}")
-    return traced
+    return with_pixel_columns(traced)
 
 
 def groups(work: RoundWork, steps: Tensor) -> Iterator[tuple[Client, Tensor]]:
