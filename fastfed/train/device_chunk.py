@@ -67,7 +67,7 @@ class Chunk:
         self.correction = None if work.corrections is None else self._in_engine(work.corrections, clients)
         self.preconditioner = None if work.preconditioner is None else self._in_engine(work.preconditioner)
         source, rows = store.portion(rows_of_clients(work, clients))
-        self.gathering = Gathering(engine.network, source, engine.values_of_bytes)
+        self.gathering = Gathering(engine.network, source, engine.meaning)
         self.batches = ChunkBatches(work, clients, self.device, rows=rows, widths=[self.batch] * self.longest)
         self.known, self.rows = range(0), torch.empty(0)
         self.lengths = upload(batch_lengths(work, clients, self.longest).int(), self.device)
@@ -437,7 +437,9 @@ class ClientChunk(FusedChunk):
             rows = torch.cat([rows, *self._later_rows(known.stop)])
         rounds = client.Rounds(rows, self.lengths, upload(self.steps, self.device), self.coef)
         inputs = self.gathering.inputs.numbers
-        store = client.Examples(inputs, self.engine.values_of_bytes, self.gathering.targets.numbers)
+        meaning = self.engine.meaning
+        affine = (None, None) if meaning is None else (meaning.scale, meaning.shift)
+        store = client.Examples(inputs, *affine, self.gathering.targets.numbers)
         squares = torch.empty(len(self.clients), dtype=torch.float64, device=self.device)
         results = client.Results(self.losses, squares)
         pixels = inputs.shape[2] * inputs.shape[3] if inputs.dim() == 4 else layer.inputs

@@ -38,10 +38,12 @@ class Rounds(NamedTuple):
 
 
 class Examples(NamedTuple):
-    """The store: `inputs` (examples, numbers), bytes by way of `table` (channels, 256); int `labels` (examples,)."""
+    """The store: `inputs` (examples, numbers), of which bytes stand for ``scale[channel] * byte + shift[channel]``
+    (None: numbers as they are); int `labels` (examples,)."""
 
     inputs: Tensor
-    table: Tensor | None
+    scale: Tensor | None
+    shift: Tensor | None
     labels: Tensor
 
 
@@ -53,13 +55,36 @@ class Results(NamedTuple):
 
 
 @device
-def _number(store, example, k, mask, K: tl.constexpr, PIXELS: tl.constexpr):
-    """Inputs `k` of examples, as numbers."""
-    number = tl.load(store.inputs + example * K + k, mask=mask, other=0)
-    if store.table is not None:
-        return tl.load(store.table + k // PIXELS * 256 + number.to(tl.int32), mask=mask, other=0.0)
+def _exact_dot(a, exact, acc):
+    """a times whole numbers of few bits: those need no splitting, so that two passes are as good as tf32x3."""
+    high = (a.to(tl.int32, bitcast=True) & -8192).to(tl.float32, bitcast=True)  # the bits that tf32 has
+    acc = tl.dot(high, exact, acc, input_precision="tf32")
+    return tl.dot(a - high, exact, acc, input_precision="tf32")
+
+
+@device
+def _gradient(dz, store, example, k, known, K: tl.constexpr, PIXELS: tl.constexpr, PRECISION: tl.constexpr):
+    """The gradient of a tile of weights, from dz (outputs, rows)."""
+    a = tl.load(store.inputs + example[:, None] * K + k[None, :], mask=known, other=0).to(tl.float32)
+    if store.scale is None:
+        return tl.dot(dz, a, input_precision=PRECISION)
     else:
-        return number.to(tl.float32)
+        scale = tl.load(store.scale + k // PIXELS, mask=k < K, other=0.0)
+        shift = tl.load(store.shift + k // PIXELS, mask=k < K, other=0.0)
+        zero = tl.zeros((dz.shape[0], k.shape[0]), tl.float32)
+        return _exact_dot(dz, a, zero) * scale[None, :] + total(dz, axis=1)[:, None] * shift[None, :]
+
+
+@device
+def _forward(w, z, store, example, k, known, K: tl.constexpr, PIXELS: tl.constexpr, PRECISION: tl.constexpr):
+    """z (outputs, rows), gone on with by the inputs `k`."""
+    a = tl.load(store.inputs + example[None, :] * K + k[:, None], mask=known, other=0).to(tl.float32)
+    if store.scale is None:
+        return tl.dot(w, a, z, input_precision=PRECISION)
+    else:
+        scale = tl.load(store.scale + k // PIXELS, mask=k < K, other=0.0)
+        shift = tl.load(store.shift + k // PIXELS, mask=k < K, other=0.0)
+        return _exact_dot(w * scale[None, :], a, z) + total(w * shift[None, :], axis=1)[:, None]
 
 
 @device
@@ -111,16 +136,15 @@ def _train(
             w = _weights(mine, start, at, step <= 1, inside)
             if step > 0:
                 known = (r < last_length)[:, None] & (k < K)[None, :]
-                a = _number(store, last[:, None], k[None, :], known, K, PIXELS)
-                g = tl.dot(dz, a, input_precision=PRECISION)
+                g = _gradient(dz, store, last, k, known, K, PIXELS, PRECISION)
                 w = settle(sink, coef, weight, g, w, client, n, n < N, k, k < K, K, FORMULA, False, False)
                 w = tl.where(inside, w, 0.0)
                 if step == steps:
                     change = (w - tl.load(start + at, mask=inside, other=0.0)).to(tl.float64)
                     squares += change * change
-            known = (r < length)[None, :] & (k < K)[:, None]
-            a = _number(store, example[None, :], k[:, None], known, K, PIXELS)
-            z = tl.dot(w, a, z, input_precision=PRECISION)
+            if goes_on:
+                known = (r < length)[None, :] & (k < K)[:, None]
+                z = _forward(w, z, store, example, k, known, K, PIXELS, PRECISION)
         if HAS_BIAS:
             b = _weights(mine, start, bias.offset + n, step <= 1, n < N)[None, :]
             if step > 0:
