@@ -119,8 +119,8 @@ def _folding_blocks(lanes: int, size: int, own: bool) -> dict[str, Any]:
 def fold(x: Tensor, start: Tensor, weights: Tensor, sums: Tensor, first: int, run: int) -> None:
     """Adds weights * (x - start) to lanes of a sum, client after client, without those of weight 0.
 
-    x (clients, d), start (d,) or (clients, d), weights (clients,) float32, `sums` (lanes, d). A lane takes `run` clients
-    one after another: the first one here is number `first` of the first lane.
+    x (clients, d), start (d,) or (clients, d), weights (clients,) float32, `sums` (lanes, d). A lane takes `run`
+    clients one after another; the first one here has the number `first` in the first lane.
     """
     clients, d = x.shape
     begin, end = first // run, -(-(first + clients) // run)
