@@ -44,8 +44,13 @@ def _picked(source: Tensor, rows: Tensor, device: torch.device) -> Tensor:
 
 
 class Chunk:
-    """What the local training of some clients of a work shares, whatever becomes of their gradients: models `x`
-    (chunk, d) in the engine's layout, the models they `start` from, (d,) if all from one."""
+    """What the local training of some clients of a work shares, whatever becomes of their gradients.
+
+    Models `x` (chunk, d) in the engine's layout, the models they `start` from, (d,) if all from one; the `squares`
+    (chunk,) float64 of the norms of what they have moved by, where training finds them by the way.
+    """
+
+    squares: Tensor | None = None
 
     def __init__(
         self,
@@ -440,8 +445,8 @@ class ClientChunk(FusedChunk):
         meaning = self.engine.meaning
         affine = (None, None) if meaning is None else (meaning.scale, meaning.shift)
         store = client.Examples(inputs, *affine, self.gathering.targets.numbers)
-        squares = torch.empty(len(self.clients), dtype=torch.float64, device=self.device)
-        results = client.Results(self.losses, squares)
+        self.squares = torch.empty(len(self.clients), dtype=torch.float64, device=self.device)
+        results = client.Results(self.losses, self.squares)
         pixels = inputs.shape[2] * inputs.shape[3] if inputs.dim() == 4 else layer.inputs
         sink = self.sink(0)
         client.train(layer, self.batch, pixels, self.x, self.start, store, rounds, results, sink, self.rule)
