@@ -45,7 +45,7 @@ def _embed(
 
 @triton.jit
 def _update_table(
-    params, tokens, d_out, lengths, weight, sink,
+    params, size, tokens, d_out, lengths, weight, sink,
     WORDS: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, OUT: tl.constexpr, CAPACITY: tl.constexpr,
     PADDING: tl.constexpr, FORMULA: tl.constexpr, ADD: tl.constexpr, BV: tl.constexpr, BC: tl.constexpr,
     BR: tl.constexpr, PRECISION: tl.constexpr,
@@ -69,7 +69,7 @@ def _update_table(
         at = (client * CAPACITY + r)[:, None] * OUT + column[None, :]
         d = tl.load(d_out + at, mask=(r < rows)[:, None] & (column < WIDTH)[None, :], other=0.0)
         g = tl.dot(is_word, d, g, input_precision=PRECISION)
-    at = client * sink.size + weight.offset + word[:, None].to(tl.int64) * WIDTH + column[None, :]
+    at = client * size + weight.offset + word[:, None].to(tl.int64) * WIDTH + column[None, :]
     start = tl.load(params + at, mask=(word < WORDS)[:, None] & (column < WIDTH)[None, :], other=0.0)
     settle(
         sink,
@@ -104,7 +104,7 @@ def update_table(
     sizes = {"WORDS": e.words, "WIDTH": e.width, "ROWS": e.rows, "OUT": e.out_stride, "CAPACITY": batch * e.rows}
     tile = {"BV": _WORDS, "BC": _COLUMNS, "BR": _ROWS, "PRECISION": PRECISION, "PADDING": e.padding}
     programs = len(x) * -(-e.words // _WORDS) * -(-e.width // _COLUMNS)
-    args = (x, tokens, d_out, lengths, e.weight, sink)
+    args = (x, x.stride(0), tokens, d_out, lengths, e.weight, sink)
     launch(_update_table, programs, x, *args, stages=2, ADD=add, **rule.constants, **sizes, **tile)
 
 
