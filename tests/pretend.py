@@ -277,4 +277,20 @@ def _install() -> torch.library.Library:
     return kernels
 
 
+def _begin_autograd() -> None:
+    """Starts the device's thread of autograd, and lets it compute with one thread, as the host does when clients train:
+    how operations share their work decides about the last bits."""
+    threads = torch.get_num_threads()
+
+    def take_one(gradient: Tensor) -> None:
+        torch.get_num_threads()  # a thread forgets what was set before it first asked
+        torch.set_num_threads(1)
+
+    leaf = torch.ones(1, device=NAME).requires_grad_()
+    leaf.register_hook(take_one)  # is called in that thread
+    leaf.sum().backward()
+    torch.set_num_threads(threads)
+
+
 _kernels = _install()  # kept: they are there as long as it is
+_begin_autograd()

@@ -78,6 +78,15 @@ def test_autograd_runs_there() -> None:
     assert torch.equal(held(kept), plain.grad)
 
 
+def test_autograd_computes_with_one_thread_there() -> None:
+    found = []
+    leaf = there(4).requires_grad_()
+    leaf.register_hook(lambda gradient: found.append(torch.get_num_threads()))
+    leaf.sum().backward()
+    assert found == [1]
+    assert torch.get_num_threads() == 2  # as conftest.py says
+
+
 def test_transforms_nest_there() -> None:
     def loss(weight: Tensor, x: Tensor) -> Tensor:
         first = torch.arange(2, device=x.device)

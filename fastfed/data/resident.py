@@ -77,7 +77,7 @@ class _Form(Protocol):
         """The given rows (n,) int64 on the device: (n, ...), floating-point numbers in `dtype`."""
 
 
-class _Numbers:
+class Numbers:
     """Floats, labels and tokens."""
 
     def __init__(self, numbers: Tensor, rows: Tensor | None, device: torch.device) -> None:
@@ -88,7 +88,7 @@ class _Numbers:
         return picked.to(dtype if picked.is_floating_point() else torch.int64)
 
 
-class _Bytes:
+class Bytes:
     """Images as bytes, normalised when gathered: the arithmetic of `Pixels.dense`."""
 
     def __init__(self, pixels: Pixels, rows: Tensor | None, device: torch.device) -> None:
@@ -104,7 +104,7 @@ class _Bytes:
         return (self.bytes[rows].to(dtype) / scale - mean) / std
 
 
-class _Csr:
+class Csr:
     """Sparse rows."""
 
     def __init__(self, matrix: Sparse, rows: Tensor | None, device: torch.device) -> None:
@@ -135,10 +135,10 @@ class _Csr:
 def _form(store: Inputs, rows: Tensor | None, device: torch.device) -> _Form:
     """These rows (n,) of one side of the examples, or all of it, copied to a device."""
     if isinstance(store, Pixels):
-        return _Bytes(store, rows, device)
+        return Bytes(store, rows, device)
     if isinstance(store, Sparse):
-        return _Csr(store, rows, device)
-    return _Numbers(store, rows, device)
+        return Csr(store, rows, device)
+    return Numbers(store, rows, device)
 
 
 def _tensors(store: Inputs) -> Iterator[Tensor]:
@@ -163,12 +163,12 @@ class Copied:
     """Examples, or some rows of them, on a device."""
 
     def __init__(self, examples: Examples, rows: Tensor | None, device: torch.device) -> None:
-        self._inputs, self._targets = (_form(store, rows, device) for store in (examples.inputs, examples.targets))
+        self.inputs, self.targets = (_form(store, rows, device) for store in (examples.inputs, examples.targets))
 
     def gather(self, rows: Tensor, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
         """Dense inputs and targets of rows (n,) or (clients, n) int64 on the device, with rows' shape in front:
         floating-point ones in `dtype`. As `Examples.batch` has them."""
-        inputs, targets = (form.dense(rows.flatten(), dtype) for form in (self._inputs, self._targets))
+        inputs, targets = (form.dense(rows.flatten(), dtype) for form in (self.inputs, self.targets))
         return inputs.unflatten(0, rows.shape), targets.unflatten(0, rows.shape)
 
 
@@ -176,11 +176,11 @@ class InPlace:
     """Examples on the CPU, for the CPU: the store itself."""
 
     def __init__(self, examples: Examples) -> None:
-        self._examples = examples
+        self.examples = examples
 
     def gather(self, rows: Tensor, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
         """As `Copied.gather`."""
-        inputs, targets = self._examples.batch(rows.flatten(), dtype)
+        inputs, targets = self.examples.batch(rows.flatten(), dtype)
         return inputs.unflatten(0, rows.shape), targets.unflatten(0, rows.shape)
 
 

@@ -165,6 +165,17 @@ class ChunkBatches:
         first = torch.where(length > 0, begin - self._shift, self._base)
         return self._shuffled[first[:, None] + torch.where(real, places, 0)], real
 
+    def table(self, step: int) -> tuple[range, Tensor]:
+        """The steps from `step` on whose rows are known at once, and those rows: (steps, chunk, width) int64, all as
+        wide as the widest batch. Padding as in `rows`."""
+        if step not in self._window:
+            self._open_window(step)
+        steps = range(step, self._window.stop)
+        begin, length = self._there.spans(torch.arange(steps.start, steps.stop, device=self.device)[:, None])
+        real = self._places < length[..., None]
+        first = torch.where(length > 0, begin - self._shift, self._base)
+        return steps, self._shuffled[first[..., None] + torch.where(real, self._places, 0)]
+
     def epochs(self, step: int) -> Tensor:
         """The epochs (counted from 0) in which the batches of a step begin: (chunk,) int64."""
         return self._there.spans(step)[0] // self._there.counts

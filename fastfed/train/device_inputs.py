@@ -1,35 +1,43 @@
-"""Examples as the device engine reads them: a store's tensors on the device, and batches gathered out of them."""
+"""Examples as the device engine reads them: the tensors of a store on the device, and batches gathered out of them."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from ..data import Examples, Pixels, Sparse
-from ..kernels.layers import Network, Shape
+from ..data.resident import Bytes, Copied, Csr, InPlace, Numbers, upload
+from ..data.store import Inputs
+from ..kernels.layers import Embedding, Network, Shape
+from ..losses import IGNORED
 from ..program import Unsupported
 
 
-class DeviceStore:
-    """The examples of a store on a device: bytes as bytes, sparse rows as sparse, nothing made larger."""
+class _Rows(NamedTuple):
+    """One side of the examples: numbers row by row, or sparse rows (`starts` and `columns`, else None)."""
 
-    def __init__(self, examples: Examples, network: Network, device: torch.device) -> None:
-        self.network = network
-        inputs, targets = examples.inputs, examples.targets
-        self.table = inputs.values_of_bytes().to(device) if isinstance(inputs, Pixels) else None
-        numbers = inputs.bytes if isinstance(inputs, Pixels) else inputs
-        self.image = isinstance(numbers, Tensor) and numbers.dim() == 4
-        self.inputs, self.targets = _on(numbers, device), _on(targets, device)
-        _check_labels(targets, network)
+    numbers: Tensor
+    starts: Tensor | None = None
+    columns: Tensor | None = None
 
-    def load(self, rows: Tensor, lengths: Tensor, batch: int, into: Tensor) -> None:
-        """Gathers the inputs of rows (clients, batch) into the network's first buffer."""
-        self._gather(self.inputs, rows, lengths, batch, into, self.network.buffers[0], self.table, self.image)
 
-    def load_targets(self, rows: Tensor, lengths: Tensor, batch: int, into: Tensor, counts: Tensor | None) -> None:
-        """Gathers the targets of rows (clients, batch); of labels, `counts` (clients,) how many count."""
+class Gathering:
+    """Gathers batches of a store for a network. `values_of_bytes` (channels, 256) is for images that are bytes."""
+
+    def __init__(self, network: Network, source: Copied | InPlace, values_of_bytes: Tensor | None) -> None:
+        self.network, self.values_of_bytes = network, values_of_bytes
+        sides = source.examples if isinstance(source, InPlace) else source
+        self.inputs, self.targets = _rows_of(sides.inputs), _rows_of(sides.targets)
+
+    def inputs_of(self, rows: Tensor, lengths: Tensor, batch: int, into: Tensor) -> None:
+        """The inputs of rows (clients, batch) into the network's first buffer."""
+        image = self.inputs.numbers.dim() == 4
+        self._gather(self.inputs, rows, lengths, batch, into, self.network.buffers[0], self.values_of_bytes, image)
+
+    def targets_of(self, rows: Tensor, lengths: Tensor, batch: int, into: Tensor, counts: Tensor | None) -> None:
+        """The targets of rows (clients, batch); of labels, also how many count, `counts` (clients,)."""
         from ..kernels.triton.engine.batches import count_labels
 
         shape = self.network.shape
@@ -38,33 +46,52 @@ class DeviceStore:
         if counts is not None:
             count_labels(into, counts, lengths, shape.rows)
 
+    @staticmethod
     def _gather(
-        self, store: Any, rows: Tensor, lengths: Tensor, batch: int, into: Tensor, shape: Shape, table: Tensor | None,
+        store: _Rows, rows: Tensor, lengths: Tensor, batch: int, into: Tensor, shape: Shape, table: Tensor | None,
         image: bool,
     ) -> None:  # fmt: skip
         from ..kernels.triton.engine.batches import gather, gather_sparse
 
-        if isinstance(store, Sparse):
-            gather_sparse(store.starts, store.columns, store.values, rows, into, lengths, shape.stride, batch)
+        if store.starts is not None and store.columns is not None:
+            gather_sparse(store.starts, store.columns, store.numbers, rows, into, lengths, shape.stride, batch)
         else:
-            gather(store, table, rows, into, lengths, shape, batch, image)
+            gather(store.numbers, table, rows, into, lengths, shape, batch, image)
 
 
-def _on(rows: Tensor | Sparse, device: torch.device) -> Tensor | Sparse:
-    if isinstance(rows, Sparse):
-        return Sparse(rows.starts.to(device), rows.columns.to(device), rows.values.to(device), rows.width)
-    return rows.contiguous().to(device)
+def _rows_of(side: object) -> _Rows:
+    if isinstance(side, (Sparse, Csr)):
+        return _Rows(side.values, side.starts, side.columns)
+    if isinstance(side, (Pixels, Bytes)):
+        return _Rows(side.bytes.contiguous())
+    if isinstance(side, Numbers):
+        side = side.numbers
+    assert isinstance(side, Tensor)
+    return _Rows(side.contiguous())
 
 
-def _check_labels(targets: Tensor | Sparse, network: Network) -> None:
-    """The loss knows what it is given: labels or numbers, as many as the outputs."""
-    shape = network.shape
-    if network.loss == "cross_entropy":
-        if not isinstance(targets, Tensor) or targets.is_floating_point():
-            raise Unsupported("targets: cross entropy takes int64 labels")
-        wanted = shape.rows
-    else:
-        wanted = shape.rows * shape.width
+def values_of_bytes(inputs: Inputs, device: torch.device) -> Tensor | None:
+    """What bytes stand for, on the device, if the inputs are bytes."""
+    return upload(inputs.values_of_bytes(), device) if isinstance(inputs, Pixels) else None
+
+
+def check_examples(examples: Examples, network: Network) -> None:
+    """Kernels read what they are told to: tokens and labels must exist, and targets be as many as the outputs."""
+    inputs, targets, shape = examples.inputs, examples.targets, network.shape
+    labels = network.loss == "cross_entropy"
+    if labels and (not isinstance(targets, Tensor) or targets.is_floating_point()):
+        raise Unsupported("targets: cross entropy takes int64 labels")
+    wanted = shape.rows if labels else shape.rows * shape.width
     found = targets.width if isinstance(targets, Sparse) else targets[0].numel() if len(targets) else wanted
     if found != wanted:
         raise Unsupported(f"targets: the loss takes {wanted} numbers for an example, the data have {found}")
+    if labels and isinstance(targets, Tensor):
+        _check_range("targets", targets[targets != IGNORED], shape.width)
+    words = [step.layer.words for step in network.steps if isinstance(step.layer, Embedding)]
+    if words and isinstance(inputs, Tensor):
+        _check_range("inputs", inputs, min(words))
+
+
+def _check_range(name: str, numbers: Tensor, end: int) -> None:
+    if numbers.numel() and not 0 <= int(numbers.min()) <= int(numbers.max()) < end:
+        raise ValueError(f"{name}: must lie in [0, {end}), got {int(numbers.min())} to {int(numbers.max())}")

@@ -16,7 +16,7 @@ from ..kernels import CLIENT_RULES, covers
 from ..kernels.layers import Convolution, Network, Place
 from ..kernels.phases import ACTIVE, COEFFICIENTS, REFRESH, ROOT_SCALE, STEP
 from ..kernels.phases import rules as torch_rules
-from ..kernels.table import client_numbers
+from ..kernels.table import ClientNumbers, client_numbers
 from ..packing import Packing
 from .batches import steps_taken
 from .work import RoundWork
@@ -31,6 +31,7 @@ def why_not_fused(optimizer: Client, work: RoundWork, network: Network, packing:
         "gradients are clipped by their norm": optimizer.clip is not None,
         "the update floor goes by a norm": getattr(optimizer, "floor", 0.0) > 0,
         "FATHOM compares gradients": work.measure_cosine,
+        "a contrast adds to the gradient of the features": work.contrast is not None,
         "a parameter is used by several layers": any(step.shared for step in network.steps),
         "some parameter is used by no layer": not _covers_all(network, packing),
         "SM3's rows and columns of a convolution are not those of its product": rule.cover is not None
@@ -85,7 +86,9 @@ def learning_rates(work: RoundWork, optimizer: Client, clients: Tensor, steps: i
     """Under the warm-up: (steps, clients) float64."""
     own: float = optimizer.lr  # type: ignore[attr-defined]
     rates = torch.full((len(clients),), own, dtype=torch.float64) if work.lr is None else work.lr[clients]
-    return torch.stack([optimizer.learning_rate(rates, step + 1) for step in range(steps)])  # type: ignore[arg-type]
+    warm = optimizer.warmup or 1
+    factors = ((torch.arange(steps, dtype=torch.float64) + 1) / warm).clamp(max=1.0)
+    return rates * factors[:, None] if optimizer.warmup else rates.expand(steps, -1)
 
 
 def coefficients(work: RoundWork, optimizer: Client, clients: Tensor, steps: int) -> Tensor:
@@ -93,7 +96,7 @@ def coefficients(work: RoundWork, optimizer: Client, clients: Tensor, steps: int
 
     The same numbers as ``phases.client_step`` finds step by step.
     """
-    rule, n = CLIENT_RULES[optimizer.rule], _numbers(optimizer)
+    rule, n = CLIENT_RULES[optimizer.rule], numbers_of(optimizer)
     table = torch.ones((steps, len(clients), COEFFICIENTS), dtype=torch.float64)
     step = torch.arange(steps)[:, None]
     table[..., ACTIVE] = (step < steps_taken(work)[clients]).double()
@@ -110,6 +113,8 @@ def coefficients(work: RoundWork, optimizer: Client, clients: Tensor, steps: int
     return table.float()
 
 
-def _numbers(optimizer: Client) -> Any:
+def numbers_of(optimizer: Client) -> ClientNumbers:
+    """The numbers of an optimizer that all clients share."""
     options = optimizer.step_options()
-    return client_numbers(optimizer.rule, False, tuple(options), *options.values())
+    numbers: ClientNumbers = client_numbers(optimizer.rule, False, tuple(options), *options.values())
+    return numbers

@@ -143,7 +143,9 @@ class Layers:
 
     # ---- loss -------------------------------------------------------------------------------------------------------
 
-    def loss(self, targets: Tensor, counts: Tensor | None, lengths: Tensor) -> Tensor:
+    def loss(
+        self, targets: Tensor, counts: Tensor | None, lengths: Tensor, tally: losses.Tally | None = None
+    ) -> Tensor:
         """The mean losses (clients,) float64 of the batches, and the gradient of the outputs. Labels are (clients,
         batch * rows) int32 of which `counts` (clients,) count, other targets (clients, batch * rows, width) float32."""
         shape, out = self.network.shape, self.values[self.network.output]
@@ -151,10 +153,10 @@ class Layers:
         d_out = self.grads[self.network.output]
         if self.network.loss == "cross_entropy":
             assert counts is not None
-            args = (targets, counts, self.row_losses, lengths, self.losses)
+            args = (targets, counts, self.row_losses, lengths, self.losses, tally)
             losses.cross_entropy(self.batch, shape.rows, shape.width, rows_of, d_out, *args)
         else:
-            args = (targets, self.row_losses, lengths, self.losses)
+            args = (targets, self.row_losses, lengths, self.losses, tally)
             squares = self.network.loss == "mse"
             losses.elementwise(squares, self.batch, shape.rows, shape.width, rows_of, d_out, *args)
         return self.losses

@@ -7,6 +7,8 @@ The loss of a batch is the mean over what counts in it: labels that are not igno
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -108,9 +110,11 @@ def _elementwise(
 
 
 @triton.jit
-def _mean(losses, counts, lengths, out, ROWS: tl.constexpr, CAPACITY: tl.constexpr, PER_ROW: tl.constexpr,
-          BLOCK: tl.constexpr):  # fmt: skip
-    """A client's mean loss, summed in float64 in an order that depends on the batch alone."""
+def _mean(
+    losses, counts, lengths, out, tally, step, ROWS: tl.constexpr, CAPACITY: tl.constexpr, PER_ROW: tl.constexpr,
+    BLOCK: tl.constexpr,
+):  # fmt: skip
+    """A client's mean loss, summed in float64 in an order that depends on the batch alone; and its tally."""
     client = tl.program_id(0).to(tl.int64)
     rows = tl.load(lengths + client) * ROWS
     if rows == 0:
@@ -120,7 +124,22 @@ def _mean(losses, counts, lengths, out, ROWS: tl.constexpr, CAPACITY: tl.constex
         r = first + tl.arange(0, BLOCK)
         sums += tl.load(losses + client * CAPACITY + r, mask=r < rows, other=0.0).to(tl.float64)
     count = (rows * PER_ROW).to(tl.float64) if counts is None else tl.load(counts + client).to(tl.float64)
-    tl.store(out + client, total(sums) / count)
+    mean = total(sums) / count
+    tl.store(out + client, mean)
+    if tally is not None:
+        so_far = tl.load(tally + client * 3 + 2)
+        tl.debug_barrier()  # every thread has read it before one of them writes
+        if tl.load(step) == 0:
+            tl.store(tally + client * 3, mean)
+        tl.store(tally + client * 3 + 1, mean)
+        tl.store(tally + client * 3 + 2, so_far + mean)
+
+
+class Tally(NamedTuple):
+    """The losses of clients so far: `losses` (clients, 3) float64, first, last and sum, at local `step` (1,) int64."""
+
+    losses: Tensor
+    step: Tensor
 
 
 def _tiles(batch: int, rows: int) -> int:
@@ -129,7 +148,7 @@ def _tiles(batch: int, rows: int) -> int:
 
 def cross_entropy(
     batch: int, rows: int, classes: int, out: Tensor, d_out: Tensor, labels: Tensor, counts: Tensor, losses: Tensor,
-    lengths: Tensor, mean: Tensor,
+    lengths: Tensor, mean: Tensor, tally: Tally | None = None,
 ) -> None:  # fmt: skip
     """`out` (clients, batch * rows, stride) against labels (clients, batch * rows) int32; `counts` (clients,) float32
     of them count (at least 1). `d_out` may be `out`. `losses` (clients, batch * rows) and `mean` (clients,) float64."""
@@ -137,23 +156,25 @@ def cross_entropy(
     sizes = {"N": classes, "ROWS": rows, "CAPACITY": batch * rows, "OUT": stride, "IGNORE": IGNORED}
     args = (out, d_out, labels, counts, losses, lengths)
     launch(_cross_entropy, clients * _tiles(batch, rows), out, *args, **sizes, BR=_ROWS, BN=_COLS)
-    _finish(losses, counts, lengths, mean, rows, batch * rows, 1)
+    _finish(losses, counts, lengths, mean, tally, rows, batch * rows, 1)
 
 
 def elementwise(
     squares: bool, batch: int, rows: int, width: int, out: Tensor, d_out: Tensor, targets: Tensor, losses: Tensor,
-    lengths: Tensor, mean: Tensor,
+    lengths: Tensor, mean: Tensor, tally: Tally | None = None,
 ) -> None:  # fmt: skip
     """`out` (clients, batch * rows, stride) against targets (clients, batch * rows, width) float32: mean squares, or
     binary cross entropy."""
     sizes = {"N": width, "ROWS": rows, "CAPACITY": batch * rows, "OUT": out.shape[-1], "SQUARES": squares}
     args = (out, d_out, targets, losses, lengths)
     launch(_elementwise, len(lengths) * _tiles(batch, rows), out, *args, **sizes, BR=_ROWS, BN=_COLS)
-    _finish(losses, None, lengths, mean, rows, batch * rows, width)
+    _finish(losses, None, lengths, mean, tally, rows, batch * rows, width)
 
 
 def _finish(
-    losses: Tensor, counts: Tensor | None, lengths: Tensor, mean: Tensor, rows: int, capacity: int, per_row: int
-) -> None:
+    losses: Tensor, counts: Tensor | None, lengths: Tensor, mean: Tensor, tally: Tally | None, rows: int, capacity: int,
+    per_row: int,
+) -> None:  # fmt: skip
     sizes = {"ROWS": rows, "CAPACITY": capacity, "PER_ROW": per_row, "BLOCK": 128}
-    launch(_mean, len(lengths), losses, losses, counts, lengths, mean, warps=1, **sizes)
+    kept = (None, None) if tally is None else tally
+    launch(_mean, len(lengths), losses, losses, counts, lengths, mean, *kept, warps=1, **sizes)

@@ -1,0 +1,403 @@
+"""Chunks of clients that train side by side on a device, layer by layer.
+
+Under rules that look at one element at a time (`FusedChunk`) the kernels that make gradients also apply the rule, so
+that gradients never reach memory; other rules, and whoever measures gradients, get them in one buffer (`KeptChunk`).
+What a chunk needs to know of its clients' steps is uploaded before the first one: nothing in between waits for the
+device, or is done client by client.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from ..clients import Client
+from ..data.resident import Resident, upload
+from ..kernels import CLIENT_RULES, Stream, client_state
+from ..kernels.layers import Dense
+from ..kernels.phases import ClientCall
+from ..program.lower import with_contrast
+from ..purposes import Purpose
+from .batches import ChunkBatches, rows_of_clients
+from .contrast import contrastive_losses
+from .cosine import LeastCosine
+from .device_inputs import Gathering
+from .fused import batch_lengths, coefficients, epochs_of, learning_rates, numbers_of
+from .optimizer import LocalOptimizer, Surroundings
+from .work import RoundWork
+
+if TYPE_CHECKING:
+    from ..kernels.triton.engine.layers import Draws, Layers
+    from ..kernels.triton.engine.losses import Tally
+    from ..kernels.triton.engine.rule import Rule, Sink
+    from .device import Device
+
+
+def _picked(source: Tensor, rows: Tensor, device: torch.device) -> Tensor:
+    """source[rows] on the device, for rows (n,) on the CPU and a source that is on either."""
+    return upload(source[rows], device) if source.is_cpu else source[upload(rows, source.device)].to(device)
+
+
+class Chunk:
+    """What the local training of some clients of a work shares, whatever becomes of their gradients: models `x`
+    (chunk, d) in the engine's layout, the models they `start` from, (d,) if all from one."""
+
+    def __init__(
+        self,
+        engine: Device,
+        layers: Layers,
+        store: Resident,
+        work: RoundWork,
+        optimizer: Client,
+        clients: Tensor,
+        steps: Tensor,
+    ) -> None:
+        from ..kernels.triton.engine.losses import Tally
+
+        self.engine, self.layers, self.work = engine, layers, work
+        self.optimizer, self.clients, self.steps = optimizer, clients, steps
+        self.device, self.batch, self.longest = engine.device, layers.batch, int(steps.max())
+        self.start, self.x = self._starts()
+        self.correction = None if work.corrections is None else self._in_engine(work.corrections, clients)
+        self.preconditioner = None if work.preconditioner is None else self._in_engine(work.preconditioner)
+        source, rows = store.portion(rows_of_clients(work, clients))
+        self.gathering = Gathering(engine.network, source, engine.values_of_bytes)
+        self.batches = ChunkBatches(work, clients, self.device, rows=rows, widths=[self.batch] * self.longest)
+        self.known, self.rows = range(0), torch.empty(0)
+        self.lengths = upload(batch_lengths(work, clients, self.longest).int(), self.device)
+        self._ids = upload(work.ids[clients], self.device)
+        self._steps = torch.arange(self.longest, device=self.device)
+        self._keys = tuple(_key(work.seed, Purpose.DROPOUT + i) for i in range(engine.program.dropouts))
+        self.targets, self.counts = self._new_targets()
+        self.losses = torch.full((len(clients), 3), torch.nan, dtype=torch.float64, device=self.device)
+        self.losses[:, 2] = 0
+        self._tally: type[Tally] = Tally
+
+    def _starts(self) -> tuple[Tensor, Tensor]:
+        work, clients = self.work, self.clients
+        if work.start.dim() == 1:
+            start = self._in_engine(work.start)
+            return start, start.repeat(len(clients), 1)
+        which = torch.zeros_like(clients) if work.model is None else work.model[clients]
+        start = self._in_engine(work.start, which)
+        return start, start.clone()
+
+    def _in_engine(self, vectors: Tensor, rows: Tensor | None = None) -> Tensor:
+        """Packed vectors, or these rows of them, on the device in the engine's layout."""
+        there = upload(vectors, self.device) if rows is None else _picked(vectors, rows, self.device)
+        return self.engine.program.to_engine(there).contiguous()
+
+    def _new_targets(self) -> tuple[Tensor, Tensor | None]:
+        shape, clients = self.engine.network.shape, len(self.clients)
+        if self.engine.network.loss == "cross_entropy":
+            labels = torch.empty((clients, self.batch * shape.rows), dtype=torch.int32, device=self.device)
+            return labels, torch.empty(clients, device=self.device)
+        return torch.empty((clients, self.batch * shape.rows, shape.width), device=self.device), None
+
+    def draws(self, step: int, training: bool = True) -> Draws:
+        """The random numbers of a step."""
+        from ..kernels.triton.engine.layers import Draws
+
+        return Draws(self._ids, self._steps[step : step + 1], self.work.round, self._keys if training else ())
+
+    def tally(self, step: int) -> Tally:
+        """Where the losses of a step are entered."""
+        return self._tally(self.losses, self._steps[step : step + 1])
+
+    def load(self, step: int, into: Tensor) -> None:
+        """Gathers a step's inputs into a buffer, and its targets."""
+        if step not in self.known:
+            self.known, self.rows = self.batches.table(step)
+        rows, lengths = self.rows[step - self.known.start], self.lengths[step]
+        self.gathering.inputs_of(rows, lengths, self.batch, into)
+        self.gathering.targets_of(rows, lengths, self.batch, self.targets, self.counts)
+
+    def train(self) -> dict[str, Tensor]:
+        """All local steps; the scalars by name, (chunk,) float64."""
+        for step in range(self.longest):
+            self.step(step)
+        further = self.finish()
+        first, last, total = self.losses.unbind(1)
+        return {"first_loss": first, "last_loss": last, "mean_loss": total / upload(self.steps, self.device), **further}
+
+    def step(self, step: int) -> None:
+        """One local step (from 0)."""
+        raise NotImplementedError
+
+    def finish(self) -> dict[str, Tensor]:
+        """What is left to do after the last step, and further scalars."""
+        raise NotImplementedError
+
+
+def _key(seed: int, purpose: int) -> tuple[int, int]:
+    words = Stream(seed, purpose).words()
+    return words.key0, words.key1
+
+
+# ---- gradients kept -------------------------------------------------------------------------------------------------
+
+
+class KeptChunk(Chunk):
+    """Every step's gradients are kept in one buffer (chunk, d), which the client kernels then read: for rules that go
+    by norms, and for who measures gradients."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        work = self.work
+        self.grad = torch.zeros_like(self.x)
+        own = getattr(self.optimizer, "lr", None)
+        around = Surroundings(
+            packing=self.engine.packing,
+            anchor=self.start,
+            lr=own if work.lr is None else upload(work.lr[self.clients], self.device),
+            correction=self.correction,
+            preconditioner=self.preconditioner,
+        )
+        self.rule = LocalOptimizer(self.optimizer, self.x, around)
+        self.before = self.x.clone() if self.rule.same_batch else None
+        self.cosine = LeastCosine(self.x, work.cosine_includes_step) if work.measure_cosine else None
+        self.anchors = None if work.contrast is None else _Anchors(self)
+        self.epochs = upload(epochs_of(work, self.clients, self.longest), self.device)
+        self.size = torch.full((len(self.clients),), torch.nan, dtype=torch.float64, device=self.device)
+
+    def step(self, step: int) -> None:
+        active = self.lengths[step] > 0
+        self.load(step, self.layers.values[0])
+        if self.anchors is not None:
+            self.anchors.look(step)
+        losses = self._differentiate(step, self.x, self.grad, self.tally(step))
+        if self.cosine is not None:
+            self.cosine.add(self.grad, active)
+        previous = None
+        if self.before is not None:
+            previous = torch.zeros_like(self.grad)
+            self._differentiate(step, self.before, previous, None)
+            previous = self.rule.corrected(previous, self.before)
+            self.before.copy_(self.x)
+        self.rule.step(
+            step + 1,
+            self.x,
+            self.grad,
+            loss=losses,
+            epoch=self.epochs[step] + 1,
+            previous_grad=previous,
+            finished=~active,
+        )
+        self.size = torch.where(active, self.rule.step_size(step + 1), self.size)
+
+    def _differentiate(self, step: int, x: Tensor, grad: Tensor, tally: Tally | None) -> Tensor:
+        """The mean losses (chunk,) of the models x on the loaded batches; their gradients go into `grad`."""
+        from ..kernels.triton.engine.rule import Rule, Sink
+
+        lengths, draws, network = self.lengths[step], self.draws(step), self.engine.network
+        self.layers.forward(x, lengths, draws)
+        losses = self.layers.loss(self.targets, self.counts, lengths, tally).clone()
+        if self.anchors is not None:
+            terms = self.anchors.attract(lengths)
+            losses += terms
+            network = with_contrast(network)
+            if tally is not None:
+                self._enter(terms, step)
+        self.layers.backward(x, lengths, draws, Sink(grad.shape[1], grad=grad), Rule(), network=network)
+        return losses
+
+    def _enter(self, terms: Tensor, step: int) -> None:
+        """What a contrast adds to the losses of a step is entered behind them."""
+        active = self.lengths[step] > 0
+        entries = terms[:, None] * torch.tensor([float(step == 0), 1.0, 1.0], dtype=torch.float64, device=self.device)
+        self.losses += torch.where(active[:, None], entries, 0.0)
+
+    def finish(self) -> dict[str, Tensor]:
+        cosine = {} if self.cosine is None else {"min_cosine": self.cosine.least}
+        return {"step_size": self.size, **cosine}
+
+
+class _Anchors:
+    """The models that those of a chunk's clients are compared with: their start models, and their own last."""
+
+    def __init__(self, chunk: KeptChunk) -> None:
+        contrast = chunk.work.contrast
+        assert contrast is not None
+        self.chunk, self.contrast = chunk, contrast
+        rows = contrast.rows_of(chunk.clients)
+        seen = (rows >= 0).nonzero().flatten()
+        self.seen = upload(rows >= 0, chunk.device)
+        self.start = chunk.start.expand(len(rows), -1)
+        self.previous = self.start.clone()
+        if len(seen):
+            self.previous[upload(seen, chunk.device)] = chunk._in_engine(contrast.previous, rows[seen])
+        self.of_start = self.of_previous = torch.empty(0)
+
+    def look(self, step: int) -> None:
+        """The features of the loaded batch under both, with dropout off."""
+        chunk = self.chunk
+        draws, lengths = chunk.draws(step, training=False), chunk.lengths[step]
+        found = []
+        for x in (self.start, self.previous):
+            chunk.layers.forward(x, lengths, draws, until=-1)
+            found.append(self._features().clone())
+        self.of_start = found[0]
+        self.of_previous = torch.where(self.seen[:, None, None], found[1], found[0])  # the same to the last bit
+
+    def _features(self) -> Tensor:
+        """What goes into the head, (chunk, batch, numbers): a view."""
+        chunk, network = self.chunk, self.chunk.engine.network
+        return chunk.layers.values[network.features].view(-1, chunk.batch, network.feature_shape.numbers)
+
+    def attract(self, lengths: Tensor) -> Tensor:
+        """The terms (chunk,) that the contrast adds to the losses; their gradients are put where features' go."""
+        chunk, contrast, network = self.chunk, self.contrast, self.chunk.engine.network
+        shape = network.feature_shape
+        inside = torch.arange(shape.numbers, device=chunk.device) % shape.stride < shape.width
+        real = torch.arange(chunk.batch, device=chunk.device) < lengths[:, None]
+        used = real[..., None] & inside
+        mine, of_start, of_previous = (
+            torch.where(used, f, 0.0) for f in (self._features(), self.of_start, self.of_previous)
+        )
+        mine.requires_grad_()
+        with torch.enable_grad():
+            terms = contrastive_losses(mine, of_start, of_previous, contrast.temperature)
+            means = contrast.mu * torch.where(real, terms, 0.0).sum(1) / lengths.clamp(min=1)
+            (gradient,) = torch.autograd.grad(means.sum(), mine)
+        chunk.layers.grads[network.features].copy_(gradient.flatten(1))
+        return means.detach()
+
+
+# ---- rules applied where gradients are made -------------------------------------------------------------------------
+
+
+class FusedChunk(Chunk):
+    """The kernels that make gradients apply the rule: no gradient reaches memory.
+
+    A dense first layer is updated a step later, where its weights are read anyway: two passes over them a step instead
+    of three.
+    """
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        optimizer, work = self.optimizer, self.work
+        entry = CLIENT_RULES[optimizer.rule]
+        self.coef = upload(coefficients(work, optimizer, self.clients, self.longest), self.device)
+        made = optimizer.state_options()
+        if entry.cover is not None:
+            made["packing"] = self.engine.packing
+        if self.preconditioner is not None and entry.has_second_moment:
+            made["v0"] = self.preconditioner
+        self.state = client_state(optimizer.rule, self.x, **made)
+        self.cover = _Cover(self) if entry.cover is not None else None
+        self.rule = self._rule(entry.formula)
+        self.lazy = self._lazy_layer()
+        self.inputs = [self.layers.values[0]]
+        if self.lazy is not None:
+            self.inputs.append(torch.empty_like(self.inputs[0]))
+        self.nobody = torch.zeros_like(self.lengths[0])
+
+    @staticmethod
+    def _rule(formula: str) -> Rule:
+        from ..kernels.triton.bound import rules
+        from ..kernels.triton.engine.rule import Rule
+
+        return Rule(getattr(rules, f"direction_{formula}"))
+
+    def _lazy_layer(self) -> Dense | None:
+        """The first layer, if its update can wait for the next step: SM3's would raise maxima that belong to another
+        step."""
+        from ..kernels.triton.engine import products
+
+        first = self.engine.network.steps[0]
+        if not isinstance(first.layer, Dense) or first.inputs != (0,) or self.cover is not None:
+            return None
+        return first.layer if products.one_tile(first.layer, self.batch) else None
+
+    def sink(self, step: int) -> Sink:
+        """Where the gradients of a step go."""
+        from ..kernels.triton.engine.rule import Sink
+
+        n, state, d = numbers_of(self.optimizer), self.state, self.x.shape[1]
+        anchor = self.start if self.optimizer.prox > 0 else None
+        return Sink(
+            size=d,
+            x=self.x,
+            m=state.get("m"),
+            v=state.get("v"),
+            nu=state.get("nu"),
+            coef=self.coef[step],
+            anchor=anchor,
+            anchor_stride=d if anchor is not None and anchor.dim() == 2 else 0,
+            correction=self.correction,
+            correction_stride=0 if self.correction is None else d,
+            weight_decay=n.weight_decay,
+            prox=n.prox,
+            beta1=n.beta1,
+            gain1=n.gain1,
+            beta2=n.beta2,
+            gain2=n.gain2,
+            eps=n.eps,
+            root_eps=n.root_eps,
+            **({} if self.cover is None else self.cover.parts()),
+        )
+
+    def step(self, step: int) -> None:
+        layers, lengths, draws, sink = self.layers, self.lengths[step], self.draws(step), self.sink(step)
+        layers.values[0] = self.inputs[step % len(self.inputs)]
+        self.load(step, layers.values[0])
+        skip = int(self.lazy is not None)
+        if self.lazy is not None:
+            self._first_layer(self.lazy, step, sink)
+        layers.forward(self.x, lengths, draws, skip=skip)
+        layers.loss(self.targets, self.counts, lengths, self.tally(step))
+        if self.cover is not None:
+            self.cover.open()
+        layers.backward(self.x, lengths, draws, sink, self.rule, until=skip)
+        if self.cover is not None:
+            self.cover.close(self.coef[step])
+
+    def _first_layer(self, layer: Dense, step: int, sink: Sink) -> None:
+        """The first layer's update by the step before, and its forward pass of this one."""
+        from ..kernels.triton.engine import products
+
+        layers, output = self.layers, self.engine.network.steps[0].output
+        before = self.inputs[(step + 1) % 2]
+        last_lengths, last_sink = (self.lengths[step - 1], self.sink(step - 1)) if step else (self.nobody, sink)
+        args = (self.x, layers.values[0], before, layers.grads[output], layers.values[output])
+        products.update_forward(layer, self.batch, *args, self.lengths[step], last_lengths, last_sink, self.rule)
+
+    def finish(self) -> dict[str, Tensor]:
+        from ..kernels.triton.engine import products
+
+        last = self.longest - 1
+        if self.lazy is not None:
+            d_made = self.layers.grads[self.engine.network.steps[0].output]
+            args = (self.x, self.inputs[last % 2], d_made, self.lengths[last], self.sink(last), self.rule)
+            products.update(self.lazy, self.batch, *args)
+        rates = learning_rates(self.work, self.optimizer, self.clients, self.longest)
+        return {"step_size": upload(rates.gather(0, (self.steps - 1)[None])[0], self.device)}
+
+
+class _Cover:
+    """SM3's second moments at work: the maxima that a step raises, and which become mu at its end."""
+
+    def __init__(self, chunk: FusedChunk) -> None:
+        from ..kernels.triton import cover_step
+
+        rule = CLIENT_RULES[chunk.optimizer.rule]
+        self.call = ClientCall(rule, numbers_of(chunk.optimizer), chunk.x, chunk.x, chunk.state)
+        self.cover = cover_step.open_cover(self.call)
+
+    def open(self) -> None:
+        self.cover.maxima.zero_()
+
+    def close(self, coef: Tensor) -> None:
+        self.cover.settle(self.call, coef)
+
+    def parts(self) -> dict[str, Any]:
+        """Of a sink."""
+        tables = self.cover.tables
+        return {
+            "mu": self.call.state["mu"],
+            "maxima": self.cover.maxima,
+            "axes": tables.axes,
+            "mu_size": tables.mu_size,
+        }
