@@ -21,11 +21,14 @@
 namespace fastfed {
 
 // The one place of these sizes: kernels/cuda/sources.py reads them from here.
-constexpr int THREADS = 256;      // of every block
+constexpr int THREADS = 256;      // of every block, but for sums over clients of short vectors: at most
 constexpr int BLOCKS_PER_SM = 4;  // at least so many fit: up to 64 registers per thread, enough for nearly every kernel
 constexpr int QUAD = 4;           // coordinates of one 128-bit access
 constexpr int SUM_QUADS = 4;      // quads per thread where a block sum has to be worth its while
 constexpr int ROW_STEPS = 16;     // rows per thread of an SM3 tile
+
+constexpr int IN_FLIGHT = 32;         // numbers of a thread on their way at once in a sum over clients
+constexpr int SUM_BLOCKS_PER_SM = 2;  // which takes up to 128 registers per thread
 
 constexpr int DENSE_BLOCKS_PER_SM = 2;  // a dense step's tiles take up to 128 registers per thread
 constexpr int DENSE_OUTPUTS = 64;       // of one of its blocks
