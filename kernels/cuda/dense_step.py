@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 
+import torch
 from torch import Tensor
 
 from ..layers import FROM_OUTPUT, Dense
@@ -52,6 +53,9 @@ def update_forward(
     and the last step's batches (0: no forward pass, no update). `formula` is that of the table's client rules.
     """
     _check(m, batch, x, sink, formula)
+    for name, counts in (("lengths", lengths), ("lengths_before", lengths_before)):
+        if counts.dtype != torch.int32:
+            raise ValueError(f"{name}: dtype {counts.dtype}, the dense step reads torch.int32")
     values = DenseValues(*(address(t) for t in (value, before, d_out, out, lengths, lengths_before)))
     size = "few" if batch * m.rows <= FEW_ROWS else "many"
     kernel = f"dense_step_{formula}_{size}_rows{suffix(_is_wide(m, x, sink, value, before, d_out))}"

@@ -159,3 +159,13 @@ def test_unknown_formula_is_refused() -> None:
     call = call_of(case)
     with pytest.raises(ValueError, match="formula: 'sm3' has no dense step in CUDA, which are sgd, momentum"):
         dense_step.update_forward(case.layer, case.batch, *_tensors(call), call.sink, "sm3")
+
+
+@only_cuda
+@pytest.mark.parametrize("name", ["lengths", "lengths_before"])
+def test_wide_lengths_are_refused(name: str) -> None:
+    """Read as 32-bit numbers, every other client would have none."""
+    call = call_of(CASES[0])
+    setattr(call, name, getattr(call, name).long())
+    with pytest.raises(ValueError, match=f"{name}: dtype torch.int64, the dense step reads torch.int32"):
+        step(CASES[0], call)
