@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 import torch
@@ -14,6 +15,7 @@ from ..program import Unsupported
 from .batched import Batched
 from .device import Device
 from .eager import Eager
+from .several import SeveralDevices
 from .split import Split
 from .work import Outcome, RoundWork
 
@@ -36,27 +38,55 @@ def make(
     examples: Examples,
     *,
     threads: int | None = None,
-    device: torch.device | str = "cpu",
+    device: torch.device | str | Sequence[torch.device] = "cpu",
     split: Split | None = None,
 ) -> Executor:
-    """The executor of that name.
+    """The executor of that name, on one device or, if it is `device`, on several.
 
-    `auto` is `batched` on a GPU where it has the loss; on the CPU `native` where it supports the module and the loss;
-    else `eager`. `split`: works will ask for a contrast, which takes a model that splits there.
+    `auto` is on a GPU `device` where it supports the module and the loss, else `batched` where it has the loss; on the
+    CPU `native`, likewise; else `eager`. `split`: works will ask for a contrast, which takes a model that splits there.
     """
     if executor not in EXECUTORS:
         raise ValueError(
             f"executor: must be one of {', '.join(EXECUTORS)}, got {executor!r}.{nearest(executor, EXECUTORS)}"
         )
+    if not isinstance(device, str | torch.device):
+        if len(device) > 1:
+            return _several(executor, module, loss, examples, threads, device, split)
+        device = device[0]
     if executor == "eager":
         return Eager(module, loss, examples, threads=threads, device=device, split=split)
     if executor == "batched":
+        _check_padded(loss)
         return Batched(module, loss, examples, threads=threads, device=device, split=split)
     if executor == "native":
         return _native(module, loss, examples, threads, device, split)
     if executor == "device":
         return Device(module, loss, examples, threads=threads, device=device, split=split)
     return _fastest(module, loss, examples, threads, device, split)
+
+
+def _several(
+    executor: str,
+    module: nn.Module,
+    loss: Loss,
+    examples: Examples,
+    threads: int | None,
+    devices: Sequence[torch.device],
+    split: Split | None,
+) -> Executor:
+    if executor not in ("device", "auto"):
+        names = ", ".join(map(str, devices))
+        raise ValueError(f"device: executor {executor!r} runs on one, only 'device' on several, got {names}")
+    return SeveralDevices(module, loss, examples, devices=devices, threads=threads, split=split)
+
+
+def _check_padded(loss: Loss) -> None:
+    """`batched` pads batches, which takes a loss that knows of it."""
+    try:
+        find_padded_loss(loss)
+    except ValueError as error:
+        raise Unsupported(str(error)) from error
 
 
 def _native(
@@ -81,26 +111,19 @@ def _fastest(
     device: torch.device | str,
     split: Split | None,
 ) -> Executor:
-    if torch.device(device).type != "cpu":
-        why_not = _why_not_padded(loss)
-        if why_not is None:
-            return Batched(module, loss, examples, threads=threads, device=device, split=split)
-    else:
+    """The first that can run it, saying which faster ones cannot, and why."""
+    on_cpu = torch.device(device).type == "cpu"
+    why_not: list[str] = []
+    for name in ("native",) if on_cpu else ("device", "batched"):
         try:
-            return _native(module, loss, examples, threads, device, split)
+            executor = make(name, module, loss, examples, threads=threads, device=device, split=split)
+            break
         except ImportError as error:
-            why_not = f"the native engine is not installed ({error})"
+            why_not.append(f"the {name} engine is not installed ({error})")
         except Unsupported as error:
-            why_not = f"native cannot run this one ({error})"
-    executor = Eager(module, loss, examples, threads=threads, device=device, split=split)
-    executor.why = f"{Eager.why}, and {why_not}"
+            why_not.append(f"{name} cannot run this one ({error})")
+    else:
+        executor = Eager(module, loss, examples, threads=threads, device=device, split=split)
+    if why_not:
+        executor.why = f"{executor.why}, and {'; '.join(why_not)}"
     return executor
-
-
-def _why_not_padded(loss: Loss) -> str | None:
-    """Why batches of this loss cannot be padded, as `batched` does; None if they can."""
-    try:
-        find_padded_loss(loss)
-    except ValueError as error:
-        return f"batched cannot run this one ({error})"
-    return None

@@ -269,7 +269,7 @@ def device(module: nn.Module, loss: Any = "cross_entropy", **given: Any) -> Devi
         (lambda: device(nn.Linear(6, 3), device="cuda"), r"^device: executor 'device' runs on CPU tensors in Triton's"),
         (lambda: device(nn.Linear(6, 3), loss=lambda a, b: a.sum()), r"^loss: the device engine knows losses by name"),
         (lambda: device(nn.Linear(6, 3), threads=2), r"^threads: executor 'device' has no use for them, got 2"),
-        (lambda: device(nn.Linear(6, 3), memory=0), r"^memory: must be a whole number of bytes >= 1, got 0"),
+        (lambda: device(nn.Linear(6, 3), memory=0), r"^memory: must be a whole number of bytes >= 1, or None, got 0"),
         (lambda: device(nn.Linear(6, 3).double()), r"^module: the device engine computes in float32"),
         (lambda: device(nn.Sequential(nn.Linear(6, 3), nn.Softmax(1))), r"Softmax"),
     ],
