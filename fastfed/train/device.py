@@ -158,7 +158,7 @@ class Device:
 def _check_device(device: torch.device) -> None:
     reason = BACKENDS["triton"].why_not()
     if reason is not None:
-        raise program.Unsupported(f"device: executor 'device' runs Triton kernels, and {reason}")
+        raise program.Unsupported(f"device: executor 'device' runs Triton kernels, which cannot run here: {reason}")
     wanted = "cpu" if interpreting() else "cuda"
     if device.type != wanted:
         where = "CPU tensors in Triton's interpreter" if interpreting() else "a CUDA device"
