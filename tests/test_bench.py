@@ -319,6 +319,7 @@ def test_every_op_runs_where_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None
     waited: list[None] = []
     place = Place(CPU, "Made-up 9000", lambda: waited.append(None))
     monkeypatch.setenv("NPROC", "1")
+    monkeypatch.setattr(bound, "find_probe", lambda: pytest.fail("the probe of the host is none of a card's"))
     rows = list(kernels.run(kernels.Plan((1000,), tuple(cases.CASES), 1, 1, "reference", place)))
     assert {one.op for one in rows} == set(cases.CASES)
     assert {one.device for one in rows} == {"Made-up 9000"}

@@ -37,6 +37,7 @@ from fastfed.data import Sparse
 from fastfed.models import LSTM, mlp
 from fastfed.packing import Packing
 from fastfed.program import trace
+from tests import pretend
 
 WORKLOADS = workloads.WORKLOADS
 MEGABYTE = 1_000_000
@@ -396,14 +397,17 @@ def test_what_does_not_fit_into_a_card_says_so(monkeypatch: pytest.MonkeyPatch) 
     assert rows["plain"].median is not None
 
 
-def test_contenders_make_their_tensors_on_the_device() -> None:
-    """Shapes only: a device without numbers refuses to be mixed with one that has them."""
-    meta = torch.device("meta")
+def test_contenders_keep_to_the_device() -> None:
+    """On a device that refuses to be mixed with the host, and counts what crosses the border."""
+    there = torch.device(pretend.NAME)
     prepared = Prepared.of(WORKLOADS["W1"], 2, 1, "native")
     work = prepared.workload.work(prepared.start, 2, 2)
     for name, chunk in (("plain", 1), ("vmap", 2)):
-        peer = contenders.PEERS[name](prepared.workload, prepared.peers[name], prepared.examples, work, chunk, meta)
-        assert peer.aggregate(prepared.start.to(meta)).device == meta
+        peer = contenders.PEERS[name](prepared.workload, prepared.peers[name], prepared.examples, work, chunk, there)
+        start = prepared.start.to(there)
+        pretend.traffic.clear()
+        assert peer.aggregate(start).device.type == there.type
+        assert pretend.traffic.total() == pretend.Counts()  # nothing is sent, nobody waits
 
 
 def test_scaling_is_about_threads(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,6 +23,7 @@ from fastfed.train.self_test import SelfTestFailed, Verdict
 
 CARD = Card(0, "Made-up 9000", "9.0", 70 << 30, 80 << 30, "570.1")
 CUDA = torch.device("cuda")
+OF_ANOTHER = '{"key": {"card": "another"}, "verdict": {"device": "cuda", "failures": [], "seconds": 1.0}}'
 
 # ---- rounds ---------------------------------------------------------------------------------------------------------
 
@@ -189,7 +190,7 @@ def test_the_hash_is_of_the_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert len(found) == 2
 
 
-@pytest.mark.parametrize("text", ["", '{"key": {}}', "[]", '{"key": {"card": "another"}, "verdict": {}}'])
+@pytest.mark.parametrize("text", ["", '{"key": {}}', "[]", OF_ANOTHER])
 def test_a_damaged_file_is_no_verdict(text: str, runs: list[Verdict], monkeypatch: pytest.MonkeyPatch) -> None:
     self_test._file_of(self_test.key_of(CUDA)).write_text(text)
     self_test.require(CUDA)
