@@ -21,6 +21,7 @@ from fastfed.kernels.phases import COEFFICIENTS, ClientCall
 from fastfed.kernels.registry import interpreting
 from fastfed.kernels.table import CLIENT_RULES, SERVER_RULES, client_numbers, server_numbers
 from fastfed.kernels.triton import tables
+from fastfed.kernels.triton.engine import deltas
 from fastfed.kernels.triton.launch import Launch, recorded
 from fastfed.kernels.triton.tiles import BLOCK, MATRIX_TILE
 from fastfed.kernels.triton.traffic import Access, Traffic, traffic_of
@@ -31,6 +32,7 @@ SHAPE = (128, 64)  # SM3's tensor; the other kernels see as many elements
 SIZE = SHAPE[0] * SHAPE[1]
 SUM_SIZE = 1 << 18  # long enough for sums over clients to be cut into whole blocks
 CLIENTS = 3
+LANES = 8  # of the device engine's sum
 FLOAT = 4
 DOUBLE = 8
 
@@ -115,9 +117,9 @@ def weighted_sum_variant(dtype: torch.dtype) -> Variant:
     return Variant(name, launch, FLOAT, **_sum(launch, dtype))
 
 
-def _sum(launch: Launch, dtype: torch.dtype) -> dict[str, Any]:
-    """What adding up clients moves: their deltas, and a weight of each."""
-    at_once = (launch.constants["AHEAD"], TAIL.value)
+def _sum(launch: Launch, dtype: torch.dtype, tail: int = TAIL.value) -> dict[str, Any]:
+    """What adding up clients moves: their deltas, and a weight of each; the last ones `tail` at a time."""
+    at_once = (launch.constants["AHEAD"], tail)
     weights = Counter({Access("ld", FLOAT, (loop,)): clients for loop, clients in enumerate(at_once)})
     return {"client_bytes": dtype.itemsize, "at_once": at_once, "narrow": weights, "loops": len(at_once)}
 
@@ -217,6 +219,26 @@ def measuring_variants() -> Iterator[Variant]:
     yield Variant("clip", launch, 2 * FLOAT, narrow=Counter({COEFFICIENT: 1}))
 
 
+def delta_variants() -> Iterator[Variant]:
+    """The device engine's way from trained models to their weighted sum: with one start model, or one a client."""
+    doubles = torch.ones(CLIENTS, dtype=torch.float64)
+    x, weights, sums = torch.zeros(CLIENTS, SUM_SIZE), torch.ones(CLIENTS), torch.zeros(LANES, SUM_SIZE)
+    for start in (x[0], x):
+        own = start.dim() == 2
+        name = " own starts" * own
+        launch = _recorded("_delta_squares", lambda: deltas.weigh(x, start, doubles, None, doubles))  # noqa: B023
+        yield Variant(f"delta norms{name}", launch, 2 * FLOAT, narrow=Counter({PARTIAL_SUM: 1}))
+        launch = _recorded("_fold_deltas", lambda: deltas.fold(x, start, weights, sums, 0, CLIENTS))  # noqa: B023
+        moved = _sum(launch, torch.float32, launch.constants["REST"]) | {"client_bytes": (1 + own) * FLOAT}
+        yield Variant(f"delta sum{name}", launch, (3 - own) * FLOAT, **moved)
+    launch = _recorded("_weigh", lambda: deltas.weigh(x, x[0], doubles, doubles, doubles))
+    of_client = Counter({Access("ld", DOUBLE): 2, PARTIAL_SUM: 1, Access("st", FLOAT): 1})  # share, limit, norm, weight
+    parts = {"client_bytes": DOUBLE, "at_once": (1,), "loops": 1, "elements": launch.constants["PARTS"]}
+    yield Variant("delta weights", launch, 0, narrow=of_client, **parts)
+    launch = _recorded("_join", lambda: deltas.join(sums))
+    yield Variant("delta lanes", launch, (LANES + 1) * FLOAT, narrow=Counter({Access("st", FLOAT): 1}))
+
+
 def random_variants() -> Iterator[Variant]:
     """`normal` is left out: the library's sine and cosine keep a local array for angles beyond 100,000, of which these
     kernels have none, but no count could show that."""
@@ -252,6 +274,7 @@ def variants() -> list[Variant]:
         *(aggregate_variant(rule) for rule in SERVER_RULES),
         *(aggregate_variant("adam", dtype) for dtype in half),
         *measuring_variants(),
+        *delta_variants(),
         *random_variants(),
     ]
 

@@ -135,7 +135,9 @@ def shares(weights: Tensor) -> Tensor:
 def summary(delta: Tensor, outcome: Outcome, counts: Tensor, shares: Tensor, **more: Any) -> Aggregate:
     """The aggregate of an outcome in which the clients of `counts` (n,) bool are, with these shares (n,)."""
     idle = int((outcome.scalars["steps"] == 0).sum())
-    return Aggregate(delta, largest(delta), int(counts.sum()), int(outcome.refused.sum()), idle, shares, **more)
+    known = outcome.largest if delta is outcome.delta else None
+    top = largest(delta) if known is None else known  # to look again is to wait for a device again
+    return Aggregate(delta, top, int(counts.sum()), int(outcome.refused.sum()), idle, shares, **more)
 
 
 def largest(vector: Tensor) -> float:

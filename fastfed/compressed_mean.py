@@ -43,7 +43,7 @@ class CompressedMean:
             kernels.clip(read, policy.clip)
         if len(read):
             delta = kernels.weighted_sum(read, self._weights(plan, policy, outcome, counts)[counts].to(read))
-        made = self.inner.aggregate(plan, replace(outcome, delta=delta))
+        made = self.inner.aggregate(plan, replace(outcome, delta=delta, largest=None))
         sent = int(counts.sum()) + plan.late_uploads
         return replace(made, columns={**made.columns, "bytes_up": encoded.bytes * sent})
 

@@ -1,8 +1,65 @@
-"""The device that a run lives on: one that is there and holds numbers, or an error in one sentence."""
+"""The devices that a run lives on: ones that are there and hold numbers, or an error in one sentence."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
+
+from .kernels.registry import interpreting
+
+Devices = torch.device | str | Sequence[torch.device | str]  # several by name: "cuda:0,cuda:1", or all cards: "cuda:*"
+ALL_CARDS = "cuda:*"
+
+
+def find_devices(device: Devices) -> tuple[torch.device, ...]:
+    """The devices that are meant, at least one; refused, if one is not here, or named twice.
+
+    Only Triton's interpreter, which pretends that the CPU is a card, may have it several times.
+    """
+    if device == ALL_CARDS:
+        return _all_cards()
+    names = _names(device)
+    if not names:
+        raise ValueError(f"device: must name at least one device, got {device!r}")
+    found = tuple(find_device(name) for name in names)
+    if len(found) == 1:
+        return found
+    numbered = [_numbered(one) for one in found]
+    twice = next((one for one in numbered if numbered.count(one) > 1), None)
+    if twice is not None and not (interpreting() and twice.type == "cpu"):
+        raise ValueError(f"device: must name every device once, got {written(device)!r}, which has {twice} twice")
+    return tuple(numbered)
+
+
+def written(device: Devices) -> str:
+    """Devices as one word, which `find_devices` reads again."""
+    return ",".join(_names(device))
+
+
+def kind_of(device: Devices) -> str:
+    """What kind of device is meant (cpu, cuda), here or elsewhere."""
+    return torch.device(written(device).partition(",")[0].removesuffix(":*")).type
+
+
+def _names(device: Devices) -> list[str]:
+    if isinstance(device, str):
+        return [name.strip() for name in device.split(",")]
+    return [str(one) for one in device] if isinstance(device, Sequence) else [str(device)]
+
+
+def _all_cards() -> tuple[torch.device, ...]:
+    cards = torch.cuda.device_count()
+    if not cards:
+        raise ValueError(f"device: {ALL_CARDS!r} means all CUDA devices, and torch has none here")
+    return tuple(find_device(f"cuda:{number}") for number in range(cards))
+
+
+def _numbered(device: torch.device) -> torch.device:
+    """The device by its own number: "cuda" is the current one."""
+    if device.type != "cuda" or device.index is not None:
+        return device
+    return torch.device("cuda", torch.cuda.current_device())
 
 
 def find_device(device: torch.device | str) -> torch.device:

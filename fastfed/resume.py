@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .devices import kind_of
 from .recipe import NoRecipe, from_json, to_json
 
 _GIVEN_AGAIN = "must be given again"
@@ -72,7 +73,7 @@ def setting_json(name: str, value: Any) -> Any:
 def moved(saved: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     """The given settings; with executor "auto", where the run goes on on another kind of device and its own executor,
     not given again, belongs to the kind that it leaves."""
-    at_home = torch.device(given.get("device", saved["device"])).type == torch.device(saved["device"]).type
+    at_home = kind_of(given.get("device", saved["device"])) == kind_of(saved["device"])
     stays = at_home or "executor" in given or saved["executor"] in _ANYWHERE
     return dict(given) if stays else {**given, "executor": "auto"}
 

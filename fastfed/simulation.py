@@ -13,7 +13,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-import torch
 from torch import Tensor, nn
 
 from . import checkpoint as checkpoints
@@ -24,7 +23,7 @@ from .clients import Blend, Client
 from .compressed_mean import CompressedMean
 from .compression import Compression, Compressor
 from .data import Federation
-from .devices import find_device
+from .devices import Devices, find_devices, written
 from .evaluate import Evaluator, evaluation_visit, metric_of
 from .exchange import Exchange
 from .losses import Loss
@@ -63,7 +62,9 @@ class Simulation:
     be a blend of optimizers (``ff.clients.Blend``).
 
     `executor`, `threads` and `device` say how it runs; nothing of the result depends on the number of threads. What a
-    run keeps of the size of the model lives on `device`; plans and records stay on the host.
+    run keeps of the size of the model lives on `device`; plans and records stay on the host. To several devices, a list
+    or "cuda:0,cuda:1" ("cuda:*": all cards), every cohort is dealt, without a change in the result; the model lives on
+    the first.
 
     The caller's model is neither touched nor moved, wherever it is: its parameters are where the run starts. `params`
     is the packed global model.
@@ -95,12 +96,13 @@ class Simulation:
         seed: int = 0,
         executor: str = "auto",
         threads: int | None = None,
-        device: torch.device | str = "cpu",
+        device: Devices = "cpu",
     ) -> None:
         server = FedAvg() if server is None else server
         given = {name: value for name, value in locals().items() if name not in ("self", "model", "fed")}
-        self.settings: dict[str, Any] = {**given, "device": str(device)}
-        self.device = find_device(device)
+        self.settings: dict[str, Any] = {**given, "device": written(device)}
+        devices = find_devices(device)
+        self.device = devices[0]
         self.model, self.fed = model, fed
         check_settings(self.settings, fed)
         self.packing = Packing.of(model)
@@ -109,7 +111,7 @@ class Simulation:
             "bytes_up": costs.bytes_up(self.packing, exchange, compression),
         }
         split = None if exchange is None else exchange.split
-        self.executor = make(executor, model, loss, fed.examples, threads=threads, device=self.device, split=split)
+        self.executor = make(executor, model, loss, fed.examples, threads=threads, device=devices, split=split)
         self.planner = self._make_planner()
         self.aggregator = self._make_aggregator()
         self.server = ServerModel(server, self.packing.pack(model).to(self.device))

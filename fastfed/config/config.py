@@ -11,7 +11,7 @@ from typing import Any
 from torch import nn
 
 from ..data import Federation
-from ..devices import find_device
+from ..devices import find_devices
 from ..kernels.table import nearest
 from ..simulation import Simulation
 from . import document as documents
@@ -76,7 +76,7 @@ class Config:
         """A device that is not there is refused before anything is loaded."""
         device = running.write(self.settings)["device"]
         try:
-            find_device(device)
+            find_devices(device)
         except ValueError as error:
             raise ConfigError(f"run.{error}") from error
 

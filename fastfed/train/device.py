@@ -6,6 +6,7 @@ bits of the result do not depend on how many those are.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -15,24 +16,25 @@ from torch import Tensor, nn
 from .. import program
 from ..clients import Client
 from ..data import Examples, Sparse
-from ..data.resident import Resident, free_memory, passing, resident, upload
-from ..kernels import CLIENT_RULES
+from ..data.resident import Resident, free_memory, passing, resident
+from ..kernels import CLIENT_RULES, registry
 from ..kernels.registry import BACKENDS, interpreting
 from ..losses import Loss
 from ..packing import Packing
-from ..program.lower import lower
+from ..program.lower import lower, with_pixel_columns
 from .batches import steps_taken
-from .device_chunk import Chunk, FusedChunk, KeptChunk
-from .device_inputs import check_examples, values_of_bytes
+from .device_chunk import Chunk, ClientChunk, FusedChunk, KeptChunk
+from .device_inputs import check_examples, meaning_of_bytes
 from .fused import why_not_fused
+from .lanes import LANES, LaneSum, Terms, outcome
 from .model import fitting_examples
-from .policy import DeltaSum
 from .split import Split, head_of
-from .work import Outcome, RoundWork, empty_scalars
+from .work import Outcome, RoundWork
 
 if TYPE_CHECKING:
     from ..kernels.triton.engine.layers import Layers
 
+_KERNELS = registry.__package__
 MEMORY = 1 << 30  # bytes that a chunk of clients may take, by estimate, in the interpreter ...
 MEMORY_SHARE = 0.5  # ... and of what is free on a card once the examples are there
 
@@ -73,7 +75,7 @@ class Device:
         check_examples(examples, self.network)
         self._check_card()
         self.resident = resident(examples, self.device)
-        self.values_of_bytes = values_of_bytes(examples.inputs, self.device)
+        self.meaning = meaning_of_bytes(examples.inputs, self.device)
         self.memory = self._default_memory() if memory is None else memory
         self._limit = memory if memory is not None else free_memory(self.device)  # of one client; None: unknown
         self._layers: Layers | None = None
@@ -86,23 +88,35 @@ class Device:
 
     def run(self, work: RoundWork) -> Outcome:
         """The round's weighted sum of deltas, and its scalars."""
+        self.check(work)
+        terms = terms_of(work)
+        part = self.lane_sum(terms, range(LANES))
+        self.train(part)
+        return outcome([part])
+
+    def check(self, work: RoundWork) -> None:
+        """Refuses a work that does not belong to the model or the examples."""
         if work.start.dtype is not torch.float32:
             raise TypeError(f"start: the device engine computes in float32, got {work.start.dtype}")
         if work.contrast is not None:
             self._check_head(work.contrast.head)
-        store = self._store(fitting_examples(work, self.program.packing, self.examples))
-        steps, batch = steps_taken(work), longest_batch(work)
-        total = DeltaSum(work, steps, self.device)
-        scalars = {name: upload(values, self.device) for name, values in empty_scalars(len(work)).items()}
-        for optimizer, clients in groups(work, steps):
-            kind = self._kind(optimizer, work)
+        fitting_examples(work, self.program.packing, self.examples)
+
+    def lane_sum(self, terms: Terms, lanes: range, *, home: bool = True) -> LaneSum:
+        """Where `train` puts what becomes of the clients in these lanes."""
+        return LaneSum(terms, lanes, self.device, self.program.from_engine, home=home)
+
+    def train(self, part: LaneSum) -> None:
+        """Trains the clients of these lanes."""
+        work, steps = part.terms.work, part.terms.steps
+        store, batch = self._store(work), longest_batch(work)
+        for optimizer, place, clients in portions(work, steps, part.places):
+            kind, at = self._kind(optimizer, work, batch), place
             for chunk in clients.split(self._clients_at_once(work, optimizer, batch, store)):
-                training = kind(self, self._layers_for(len(chunk), batch), store, work, optimizer, chunk, steps[chunk])
-                positions = upload(chunk, self.device)
-                for name, values in training.train().items():
-                    scalars[name][positions] = values
-                total.add(chunk, self.program.from_engine(training.x.sub_(training.start)))
-        return total.outcome(scalars)
+                training = kind(self, batch, store, work, optimizer, chunk, steps[chunk])
+                scalars = training.train()
+                part.add(at, training.x, training.start, scalars, training.squares)
+                at += len(chunk)
 
     def _check_card(self) -> None:
         """A card that computes small rounds wrongly is refused."""
@@ -111,15 +125,17 @@ class Device:
 
             require(self.device)
 
-    def _kind(self, optimizer: Client, work: RoundWork) -> type[Chunk]:
-        kept = why_not_fused(optimizer, work, self.network, self.packing) is not None
-        return KeptChunk if kept else FusedChunk
+    def _kind(self, optimizer: Client, work: RoundWork, batch: int) -> type[Chunk]:
+        """How the clients of an optimizer train."""
+        if why_not_fused(optimizer, work, self.network, self.packing) is not None:
+            return KeptChunk
+        return ClientChunk if ClientChunk.why_not(self, optimizer, batch) is None else FusedChunk
 
-    def _store(self, examples: Examples) -> Resident:
-        if examples is self.examples:
+    def _store(self, work: RoundWork) -> Resident:
+        if work.examples is None or work.examples is self.examples:
             return self.resident
-        check_examples(examples, self.network)
-        return passing(examples, self.device)
+        check_examples(work.examples, self.network)
+        return passing(work.examples, self.device)
 
     def _clients_at_once(self, work: RoundWork, optimizer: Client, batch: int, store: Resident) -> int:
         """How many clients fit into the memory: one, if it is more than the usual share but not more than there is."""
@@ -140,7 +156,7 @@ class Device:
         free = free_memory(self.device)
         return MEMORY if free is None else max(1, int(MEMORY_SHARE * free))
 
-    def _layers_for(self, clients: int, batch: int) -> Layers:
+    def layers_for(self, clients: int, batch: int) -> Layers:
         """Buffers for a chunk: the last ones, if they fit."""
         from ..kernels.triton.engine.layers import Layers
 
@@ -156,6 +172,8 @@ class Device:
 
 
 def _check_device(device: torch.device) -> None:
+    if _is_stubbed():
+        return
     reason = BACKENDS["triton"].why_not()
     if reason is not None:
         raise program.Unsupported(f"device: executor 'device' runs Triton kernels, which cannot run here: {reason}")
@@ -163,6 +181,12 @@ def _check_device(device: torch.device) -> None:
     if device.type != wanted:
         where = "CPU tensors in Triton's interpreter" if interpreting() else "a CUDA device"
         raise program.Unsupported(f"device: executor 'device' runs on {where}, got {device}")
+
+
+def _is_stubbed() -> bool:
+    """Whether kernels are written down instead of run (``bench.device_costs``): then any tensors will do."""
+    launching = sys.modules.get(f"{_KERNELS}.triton.launch")
+    return launching is not None and launching.stubbed()
 
 
 def _trace(module: nn.Module, examples: Examples, loss: Loss) -> program.Program:
@@ -173,7 +197,7 @@ def _trace(module: nn.Module, examples: Examples, loss: Loss) -> program.Program
     traced = program.trace(module, dense, loss)
     if traced.packing.dtype is not torch.float32:
         raise program.Unsupported(f"module: the device engine computes in float32, not {traced.packing.dtype}")
-    return traced
+    return with_pixel_columns(traced)
 
 
 def groups(work: RoundWork, steps: Tensor) -> Iterator[tuple[Client, Tensor]]:
@@ -183,6 +207,23 @@ def groups(work: RoundWork, steps: Tensor) -> Iterator[tuple[Client, Tensor]]:
         clients = ((rule == number) & (steps > 0)).nonzero().flatten()
         if len(clients):
             yield optimizer, clients
+
+
+def terms_of(work: RoundWork) -> Terms:
+    """What a round's sum is made of: the clients of `groups`, one group after another."""
+    steps = steps_taken(work)
+    order = [clients for _, clients in groups(work, steps)]
+    return Terms(work, steps, torch.cat(order) if order else torch.empty(0, dtype=torch.int64))
+
+
+def portions(work: RoundWork, steps: Tensor, places: range) -> Iterator[tuple[Client, int, Tensor]]:
+    """The groups as far as they are at these places of the order, and where each portion of them begins there."""
+    begin = 0
+    for optimizer, clients in groups(work, steps):
+        first, end = max(places.start - begin, 0), min(places.stop - begin, len(clients))
+        if first < end:
+            yield optimizer, begin + first, clients[first:end]
+        begin += len(clients)
 
 
 def longest_batch(work: RoundWork) -> int:

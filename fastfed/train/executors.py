@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 import torch
@@ -14,6 +15,7 @@ from ..program import Unsupported
 from .batched import Batched
 from .device import Device
 from .eager import Eager
+from .several import SeveralDevices
 from .split import Split
 from .work import Outcome, RoundWork
 
@@ -36,10 +38,10 @@ def make(
     examples: Examples,
     *,
     threads: int | None = None,
-    device: torch.device | str = "cpu",
+    device: torch.device | str | Sequence[torch.device] = "cpu",
     split: Split | None = None,
 ) -> Executor:
-    """The executor of that name.
+    """The executor of that name, on one device or, if it is `device`, on several.
 
     `auto` is on a GPU `device` where it supports the module and the loss, else `batched` where it has the loss; on the
     CPU `native`, likewise; else `eager`. `split`: works will ask for a contrast, which takes a model that splits there.
@@ -48,6 +50,10 @@ def make(
         raise ValueError(
             f"executor: must be one of {', '.join(EXECUTORS)}, got {executor!r}.{nearest(executor, EXECUTORS)}"
         )
+    if not isinstance(device, str | torch.device):
+        if len(device) > 1:
+            return _several(executor, module, loss, examples, threads, device, split)
+        device = device[0]
     if executor == "eager":
         return Eager(module, loss, examples, threads=threads, device=device, split=split)
     if executor == "batched":
@@ -58,6 +64,21 @@ def make(
     if executor == "device":
         return Device(module, loss, examples, threads=threads, device=device, split=split)
     return _fastest(module, loss, examples, threads, device, split)
+
+
+def _several(
+    executor: str,
+    module: nn.Module,
+    loss: Loss,
+    examples: Examples,
+    threads: int | None,
+    devices: Sequence[torch.device],
+    split: Split | None,
+) -> Executor:
+    if executor not in ("device", "auto"):
+        names = ", ".join(map(str, devices))
+        raise ValueError(f"device: executor {executor!r} runs on one, only 'device' on several, got {names}")
+    return SeveralDevices(module, loss, examples, devices=devices, threads=threads, split=split)
 
 
 def _check_padded(loss: Loss) -> None:

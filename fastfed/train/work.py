@@ -108,13 +108,15 @@ class Outcome:
     examples, steps, first_loss, last_loss, mean_loss (of its batches), delta_norm (of D_i itself), step_size (the last
     one), min_cosine (FATHOM's: min over local steps K >= 1 of cos(sum_{k<K} g_k, g_K)). `refused` (clients,) bool: the
     delta was not finite; on the CPU. `deltas` (clients, d): every D_i before the policy, where kept, beside `delta`. A
-    client that takes no step has D_i = 0.
+    client that takes no step has D_i = 0. `largest`: the largest magnitude in `delta`, infinite if one is not finite;
+    None if nobody has looked.
     """
 
     delta: Tensor
     scalars: dict[str, Tensor]
     refused: Tensor
     deltas: Tensor | None = None
+    largest: float | None = None
 
 
 SCALARS = ("examples", "steps", "first_loss", "last_loss", "mean_loss", "delta_norm", "step_size", "min_cosine")

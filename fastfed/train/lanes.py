@@ -1,0 +1,170 @@
+"""The weighted sum of a round's deltas in lanes: which clients, chunks or devices it comes from changes no bit of it.
+
+The clients that train, in the order in which they do, are dealt to a fixed number of lanes, each a run of neighbours.
+A lane is summed client after client, on one device; the lanes are added one after another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import combinations, pairwise
+
+import torch
+from torch import Tensor
+
+from ..data.resident import upload
+from .policy import fetch, policy_weights
+from .work import Outcome, RoundWork, empty_scalars
+
+LANES = 8  # never another number: it is part of the result
+MEASURED = ("first_loss", "last_loss", "mean_loss", "step_size", "min_cosine", "delta_norm")  # on the device
+
+
+@dataclass(frozen=True)
+class Lanes:
+    """So many `clients` that train, dealt to lanes: `run` neighbours each, but for the last ones."""
+
+    clients: int
+
+    @property
+    def run(self) -> int:
+        return max(1, -(-self.clients // LANES))
+
+    def places(self, lanes: range) -> range:
+        """Which of the clients are in these lanes, as places in their order."""
+        first, end = (min(self.clients, lane * self.run) for lane in (lanes.start, lanes.stop))
+        return range(first, end)
+
+    def dealt(self, steps: Tensor, devices: int) -> list[range]:
+        """Lanes for each device, neighbours all, so that the most steps of one are as few as can be; `steps` (clients,)
+        are those of the clients, in their order. Devices beyond the lanes get none."""
+        work = [int(steps[slice(*self._ends(lane))].sum()) for lane in range(LANES)]
+        busy = min(devices, LANES)
+
+        def heaviest(cuts: Sequence[int]) -> int:
+            return max(sum(work[a:b]) for a, b in pairwise((0, *cuts, LANES)))
+
+        cuts = (0, *min(combinations(range(1, LANES), busy - 1), key=heaviest), LANES)
+        return [range(a, b) for a, b in pairwise(cuts)] + [range(LANES, LANES)] * (devices - busy)
+
+    def _ends(self, lane: int) -> tuple[int, int]:
+        places = self.places(range(lane, lane + 1))
+        return places.start, places.stop
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What the sum of a round's deltas is made of: `order` (n,) int64, the positions of the clients that train, one
+    after another, and the `steps` (clients,) int64 that each client of the cohort really takes."""
+
+    work: RoundWork
+    steps: Tensor
+    order: Tensor
+
+    @property
+    def lanes(self) -> Lanes:
+        return Lanes(len(self.order))
+
+    @cached_property
+    def weights(self) -> Tensor:
+        """What each client of the cohort counts if no delta is refused: (clients,) float64."""
+        return policy_weights(self.work, self.steps)
+
+    @cached_property
+    def numbers(self) -> Tensor:
+        """Of every client in the order, float64: what its delta is multiplied by, (1, n); and below it, if deltas are
+        clipped, the norm that it is allowed before that, (2, n)."""
+        policy, steps = self.work.policy, self.steps[self.order].double()
+        shares = self.weights[self.order]
+        rows = [shares / steps if policy.divide_by_steps else shares]
+        if policy.clip is not None:
+            rows.append(policy.clip * steps if policy.divide_by_steps else torch.full_like(shares, policy.clip))
+        return torch.stack(rows)
+
+    def counted(self, refused: Tensor) -> float | None:
+        """What the sum must be divided by if the clients of `refused` (clients,) bool leave their share to the others;
+        None if to nobody."""
+        if isinstance(self.work.policy.weights, Tensor) or not bool(refused.any()):
+            return None
+        return float(self.weights[~refused].sum())
+
+
+class LaneSum:
+    """Some lanes of a round's sum on one device, in the layout of the engine there, and the numbers of its clients.
+
+    Nothing waits for the device. `home`: the device where the round's lanes come together, and the deltas that are
+    kept; `packed` makes packed vectors of the engine's.
+    """
+
+    def __init__(
+        self,
+        terms: Terms,
+        lanes: range,
+        device: torch.device,
+        packed: Callable[[Tensor], Tensor],
+        *,
+        home: bool = True,
+    ) -> None:
+        self.terms, self.lanes, self.device, self.packed = terms, lanes, device, packed
+        self.places = terms.lanes.places(lanes)
+        n, d = len(self.places), terms.work.start.shape[-1]
+        self.sums = torch.zeros((len(lanes), d), dtype=torch.float32, device=device)
+        self.measured = torch.full((len(MEASURED), n), torch.nan, dtype=torch.float64, device=device)
+        self._numbers = upload(terms.numbers[:, self.places.start : self.places.stop].contiguous(), device)
+        self.order = terms.order[self.places.start : self.places.stop]
+        self.deltas: Tensor | None = None
+        if terms.work.keep_deltas:  # at home, where all of them will be
+            self.deltas = torch.zeros((len(terms.work) if home else n, d), dtype=torch.float32, device=device)
+        self._rows = self.order if home else torch.arange(n)
+
+    def add(
+        self, place: int, x: Tensor, start: Tensor, scalars: Mapping[str, Tensor], squares: Tensor | None = None
+    ) -> None:
+        """Adds clients that have trained, from this place in the order on: their models x (n, d), which started from
+        `start` (d,) or (n, d), and their scalars (n,) float64 by name; the squares (n,) float64 of their moves' norms,
+        if they are known."""
+        from ..kernels.triton.engine import deltas
+
+        here = slice(place - self.places.start, place - self.places.start + len(x))
+        for name, values in scalars.items():
+            self.measured[MEASURED.index(name), here] = values
+        shares, *limits = self._numbers[:, here]
+        norms = self.measured[MEASURED.index("delta_norm"), here]
+        weights = deltas.weigh(x, start, shares, limits[0] if limits else None, norms, squares)
+        deltas.fold(x, start, weights, self.sums, here.start, self.terms.lanes.run)
+        if self.deltas is not None:
+            self.deltas[upload(self._rows[here], self.device)] = self.packed(x - start)
+
+
+def outcome(parts: Sequence[LaneSum]) -> Outcome:
+    """The result of the round whose lanes these are, in their order; it is on the device of the first, which all the
+    numbers leave at once."""
+    from ..kernels.triton.engine import deltas
+
+    home, *others = parts
+    terms = home.terms
+    total, largest = deltas.join(torch.cat([part.sums.to(home.device) for part in parts]))
+    measured = torch.cat([part.measured.to(home.device) for part in parts], 1)
+    for part in others:
+        if home.deltas is not None and part.deltas is not None:
+            home.deltas[upload(part.order, home.device)] = part.deltas.to(home.device)
+    numbers = fetch(torch.cat([measured.flatten(), largest.double()[None]]))
+    scalars = _scalars(terms, numbers[:-1].view(len(MEASURED), -1))
+    refused = ~torch.isfinite(scalars["delta_norm"])
+    counted = terms.counted(refused)
+    if counted is not None:
+        total = total / counted if counted > 0 else torch.zeros_like(total)
+    top = float(numbers[-1]) if counted is None else None
+    return Outcome(home.packed(total), scalars, refused, home.deltas, top)
+
+
+def _scalars(terms: Terms, measured: Tensor) -> dict[str, Tensor]:
+    """Of the whole cohort, from those `MEASURED` of who trains: who takes no step has none, and does not move."""
+    scalars = empty_scalars(len(terms.work))
+    scalars |= {"examples": terms.work.counts.double(), "steps": terms.steps.double()}
+    scalars["delta_norm"].zero_()
+    for name, values in zip(MEASURED, measured, strict=True):
+        scalars[name][terms.order] = values
+    return scalars
