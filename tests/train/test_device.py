@@ -209,6 +209,7 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], int]] = {
         ),
         (1, 9, 8), 3,
     ),
+    "channels": (lambda: _net(nn.Flatten(), nn.Linear(24, 3)), (2, 3, 4), 3),
     "sequences": (Sequences, (5,), 67),
     "last of a sequence": (LastOfSequence, (4, 6), 3),
     "shared": (Shared, (10,), 3),

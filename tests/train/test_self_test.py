@@ -33,10 +33,18 @@ CASE = {case.name: case for case in self_test.CASES}
 
 @pytest.mark.device
 @interpreted
-def test_right_kernels_pass() -> None:
+def test_right_kernels_pass_and_every_driver_is_among_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    from fastfed.train import device_chunk
+    from fastfed.train.device import Device
+
+    seen: set[type] = set()
+    kind_of = Device._kind
+    monkeypatch.setattr(Device, "_kind", lambda *given: (seen.add(kind := kind_of(*given)), kind)[1])
     verdict = self_test.run("cpu")
     assert verdict.passed, verdict.words
     assert (verdict.device, verdict.words) == ("cpu", "passed")
+    chunks = [each for each in vars(device_chunk).values() if isinstance(each, type)]
+    assert seen == {each for each in chunks if issubclass(each, device_chunk.Chunk)} - {device_chunk.Chunk}
 
 
 def _wrong_sign(patch: pytest.MonkeyPatch) -> None:
