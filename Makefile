@@ -13,7 +13,7 @@ NATIVE := setup.py $(NATIVE_SOURCES)
 # Where a compiler is, a failing build must stop us: otherwise the C++ backend would silently go untested.
 export FASTFED_REQUIRE_EXTENSION ?= $(if $(shell command -v $(CXX) 2>/dev/null),1,)
 
-.PHONY: help run test device-proof bench lint style types clean
+.PHONY: help run test device-proof bench gpu lint style types clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -41,6 +41,19 @@ bench: $(VENV)/.built ## time every kernel and whole rounds beside their peers
 	$(BIN)/fastfed doctor
 	$(BIN)/fastfed bench kernels --json out/kernels.json --plot out/kernels.png
 	$(BIN)/fastfed bench rounds --json out/rounds.json --plot out/rounds.png
+
+# On a machine with a CUDA device; elsewhere the first command says what is missing. A test that fails does not keep the
+# rest from being measured: the report names it first, and is then the failure.
+gpu: export FASTFED_DEVICE = cuda
+gpu: $(VENV)/.built ## self-test, tests and benchmarks on this machine's card: out/gpu/report.md, beside the predictions
+	$(BIN)/fastfed doctor --self-test
+	@mkdir -p out/gpu && rm -f out/gpu/*.json out/gpu/*.xml
+	$(BIN)/fastfed doctor --json > out/gpu/doctor.json
+	-$(BIN)/pytest -m device --junitxml=out/gpu/tests.xml tests/train
+	$(BIN)/fastfed bench kernels --device cuda --json out/gpu/kernels.json
+	$(BIN)/fastfed bench rounds --device cuda --json out/gpu/rounds.json
+	-$(BIN)/python -m fastfed.bench.device_costs --keep out/gpu/counts --json out/gpu/predictions.json
+	$(BIN)/python -m fastfed.bench.gpu_report --folder out/gpu
 
 lint: style types ## style (ruff) and types (mypy; the first time it reads all of torch, which takes a minute)
 

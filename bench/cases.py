@@ -13,6 +13,7 @@ from torch import Tensor
 from .. import kernels
 from ..packing import Packing
 from . import peers
+from .place import CPU
 from .timing import Call
 
 MOST_DELTAS = 1 << 29  # numbers in a (clients, d) buffer of deltas, 2 GiB: bigger cases get a smaller d
@@ -30,16 +31,16 @@ class Bout:
 
 @dataclass(frozen=True)
 class Case:
-    """One op: it must read `reads` arrays and update `updates` more; `prepare(size, backend)` sets a bout up."""
+    """One op: it must read `reads` arrays and update `updates` more; `prepare(size, backend, device)` makes a bout."""
 
     name: str
     reads: int
     updates: int
-    prepare: Callable[[int, str], Bout]
+    prepare: Callable[[int, str, torch.device], Bout]
 
 
-def _vector(d: int, seed: int) -> Tensor:
-    return torch.randn(d, generator=torch.Generator().manual_seed(seed))
+def _vector(d: int, seed: int, device: torch.device = CPU) -> Tensor:
+    return torch.randn(d, generator=torch.Generator().manual_seed(seed)).to(device)
 
 
 def _eager(step: Callable[[str], Call]) -> dict[str, Call]:
@@ -51,8 +52,8 @@ def _eager(step: Callable[[str], Call]) -> dict[str, Call]:
 
 
 def _server(rule: str, updates: int, name: str = "", **options: Any) -> Case:
-    def prepare(size: int, backend: str) -> Bout:
-        x, delta = _vector(size, 1), _vector(size, 2)
+    def prepare(size: int, backend: str, device: torch.device) -> Bout:
+        x, delta = _vector(size, 1, device), _vector(size, 2, device)
 
         def step(backend: str) -> Call:
             own = x.clone()
@@ -66,8 +67,8 @@ def _server(rule: str, updates: int, name: str = "", **options: Any) -> Case:
 
 
 def _client(rule: str, reads: int, updates: int, **options: Any) -> Case:
-    def prepare(size: int, backend: str) -> Bout:
-        x, grad = _vector(size, 1), _vector(size, 2)
+    def prepare(size: int, backend: str, device: torch.device) -> Bout:
+        x, grad = _vector(size, 1, device), _vector(size, 2, device)
 
         def step(backend: str) -> Call:
             own = x.clone()
@@ -82,8 +83,8 @@ def _client(rule: str, reads: int, updates: int, **options: Any) -> Case:
 def _delta_sgd() -> Case:
     """The gradient's sign alternates and gamma is 4, at which the rule's step size neither grows nor shrinks."""
 
-    def prepare(size: int, backend: str) -> Bout:
-        x, grad = _vector(size, 1), _vector(size, 2)
+    def prepare(size: int, backend: str, device: torch.device) -> Bout:
+        x, grad = _vector(size, 1, device), _vector(size, 2, device)
 
         def step(backend: str) -> Call:
             own, signs = x.clone(), itertools.cycle((grad, -grad))
@@ -97,11 +98,11 @@ def _delta_sgd() -> Case:
 
 
 def _cover(rule: str, reads: int, updates: int) -> Case:
-    def prepare(size: int, backend: str) -> Bout:
+    def prepare(size: int, backend: str, device: torch.device) -> Bout:
         side = peers.square_side(size)
         packing = Packing.from_shapes({"weight": (side, side)})
         d = packing.size
-        x, grad = _vector(d, 1), _vector(d, 2)
+        x, grad = _vector(d, 1, device), _vector(d, 2, device)
 
         def step(backend: str) -> Call:
             own = x.clone()
@@ -118,22 +119,22 @@ def _cover(rule: str, reads: int, updates: int) -> Case:
 # ---- sums, norms, random numbers ------------------------------------------------------------------------------------
 
 
-def _deltas(clients: int, size: int) -> tuple[Tensor, Tensor]:
+def _deltas(clients: int, size: int, device: torch.device = CPU) -> tuple[Tensor, Tensor]:
     d = min(size, MOST_DELTAS // clients)
-    deltas = torch.empty(clients, d)
+    deltas = torch.empty(clients, d, device=device)
     for row, scale in enumerate(torch.linspace(0.5, 1.5, clients).tolist()):
-        torch.mul(_vector(d, 2) if row == 0 else deltas[0], scale, out=deltas[row])
-    return deltas, torch.full((clients,), 1 / clients)
+        torch.mul(_vector(d, 2, device) if row == 0 else deltas[0], scale, out=deltas[row])
+    return deltas, torch.full((clients,), 1 / clients, device=device)
 
 
 def _aggregate(clients: int) -> Case:
-    def prepare(size: int, backend: str) -> Bout:
-        deltas, weights = _deltas(clients, size)
+    def prepare(size: int, backend: str, device: torch.device) -> Bout:
+        deltas, weights = _deltas(clients, size, device)
         d = deltas.shape[1]
-        x = _vector(d, 1)
+        x = _vector(d, 1, device)
         state = kernels.server_state("adam", x)
         apart, apart_state = x.clone(), kernels.server_state("adam", x)
-        total = torch.empty(d)
+        total = torch.empty(d, device=device)
 
         def ours() -> None:
             kernels.aggregate_step("adam", x, deltas, weights, state, lr=1e-3, backend=backend)
@@ -148,9 +149,9 @@ def _aggregate(clients: int) -> Case:
 
 
 def _weighted_sum(clients: int) -> Case:
-    def prepare(size: int, backend: str) -> Bout:
-        deltas, weights = _deltas(clients, size)
-        out = torch.empty(deltas.shape[1])
+    def prepare(size: int, backend: str, device: torch.device) -> Bout:
+        deltas, weights = _deltas(clients, size, device)
+        out = torch.empty(deltas.shape[1], device=device)
 
         def ours() -> None:
             kernels.weighted_sum(deltas, weights, out, backend=backend)
@@ -160,14 +161,14 @@ def _weighted_sum(clients: int) -> Case:
     return Case(f"weighted_sum_{clients}", clients, 1, prepare)
 
 
-def _norms(size: int, backend: str) -> Bout:
-    x = _vector(size, 1)
+def _norms(size: int, backend: str, device: torch.device) -> Bout:
+    x = _vector(size, 1, device)
     return Bout(size, lambda: kernels.norms(x, backend=backend), {"torch": peers.norm(x)})
 
 
-def _clip(size: int, backend: str) -> Bout:
+def _clip(size: int, backend: str, device: torch.device) -> Bout:
     """Each call's limit lies a little under the last, so that every call has something to scale down."""
-    x = _vector(size, 1)
+    x = _vector(size, 1, device)
     limit = float(x.norm())
     other = peers.clip(x, limit / 2)
     limits = (limit * 0.99999**step for step in itertools.count(1))
@@ -175,9 +176,10 @@ def _clip(size: int, backend: str) -> Bout:
 
 
 def _random(kind: str) -> Case:
-    def prepare(size: int, backend: str) -> Bout:
+    def prepare(size: int, backend: str, device: torch.device) -> Bout:
         draw, stream = getattr(kernels, kind), kernels.Stream(seed=0)
-        return Bout(size, lambda: draw(size, stream, backend=backend), {"torch": peers.draws(kind, size)})
+        others = {"torch": peers.draws(kind, size, device)}
+        return Bout(size, lambda: draw(size, stream, device=device, backend=backend), others)
 
     return Case(kind, 0, 1, prepare)
 

@@ -20,6 +20,7 @@ from ..packing import Packing
 from ..train import RoundWork
 from ..train.batches import Batches
 from ..train.executors import Executor
+from .place import CPU
 from .round_rows import CHUNKED, PLAIN, VMAP
 from .timing import Call
 from .workloads import LEARNING_RATE, Peer, Workload
@@ -59,12 +60,20 @@ class FastFed:
 class PlainLoop:
     """Client after client: copy the parameters, a fresh torch.optim.SGD, backward and step, add up the deltas."""
 
-    def __init__(self, workload: Workload, peer: Peer, examples: Examples, work: RoundWork, chunk: int = 1) -> None:
-        self.module = _module(workload, peer)
+    def __init__(
+        self,
+        workload: Workload,
+        peer: Peer,
+        examples: Examples,
+        work: RoundWork,
+        chunk: int = 1,
+        device: torch.device = CPU,
+    ) -> None:
+        self.module = _module(workload, peer).to(device)
         self.packing = Packing.of(self.module)
         self.loss = _LOSSES[workload.loss]
-        self.inputs, self.targets = _dense(examples, work)
-        self.batches = [_batches(work, position) for position in range(len(work))]
+        self.inputs, self.targets = (side.to(device) for side in _dense(examples, work))
+        self.batches = [_batches(work, position, device) for position in range(len(work))]
         self.weights = _weights(work).tolist()
 
     def aggregate(self, x: Tensor) -> Tensor:
@@ -93,11 +102,19 @@ class PlainLoop:
 class Vmap:
     """Chunks of clients with stacked parameters (chunk, ...), all of a chunk differentiated at once."""
 
-    def __init__(self, workload: Workload, peer: Peer, examples: Examples, work: RoundWork, chunk: int) -> None:
-        self.module = _module(workload, peer)
+    def __init__(
+        self,
+        workload: Workload,
+        peer: Peer,
+        examples: Examples,
+        work: RoundWork,
+        chunk: int,
+        device: torch.device = CPU,
+    ) -> None:
+        self.module = _module(workload, peer).to(device)
         self.packing = Packing.of(self.module)
-        self.inputs, self.targets = _dense(examples, work)
-        self.chunks = [_Chunk.of(work, part) for part in torch.arange(len(work)).split(chunk)]
+        self.inputs, self.targets = (side.to(device) for side in _dense(examples, work))
+        self.chunks = [_Chunk.of(work, part, device) for part in torch.arange(len(work)).split(chunk)]
         loss = _LOSSES[workload.loss]
 
         def loss_of(parameters: Mapping[str, Tensor], inputs: Tensor, targets: Tensor) -> Tensor:
@@ -127,12 +144,13 @@ class _Chunk:
     weights: Tensor
 
     @classmethod
-    def of(cls, work: RoundWork, clients: Tensor) -> _Chunk:
-        of_clients = [_batches(work, int(position)) for position in clients]
-        return cls([torch.stack(step) for step in zip(*of_clients, strict=True)], _weights(work)[clients])
+    def of(cls, work: RoundWork, clients: Tensor, device: torch.device) -> _Chunk:
+        of_clients = [_batches(work, int(position), device) for position in clients]
+        weights = _weights(work)[clients].to(device)
+        return cls([torch.stack(step) for step in zip(*of_clients, strict=True)], weights)
 
 
-PEERS: dict[str, Callable[[Workload, Peer, Examples, RoundWork, int], Contender]] = {
+PEERS: dict[str, Callable[[Workload, Peer, Examples, RoundWork, int, torch.device], Contender]] = {
     PLAIN: PlainLoop,
     VMAP: Vmap,
     CHUNKED: Vmap,
@@ -155,10 +173,10 @@ def _module(workload: Workload, peer: Peer) -> nn.Module:
     return workload.make_module() if peer.module is None else peer.module()
 
 
-def _batches(work: RoundWork, position: int) -> list[Tensor]:
-    """The example rows of every local step of one client."""
+def _batches(work: RoundWork, position: int, device: torch.device) -> list[Tensor]:
+    """The example rows of every local step of one client, where they are looked up."""
     own = Batches(work, position)
-    return [own.at(step) for step in range(int(work.steps[position]))]
+    return [own.at(step).to(device) for step in range(int(work.steps[position]))]
 
 
 def _gather(store: Tensor, rows: Tensor) -> Tensor:

@@ -15,6 +15,7 @@ from ..kernels import registry
 from . import bound
 from .cases import CASES, Bout, Case
 from .choosing import choose
+from .place import CPU, HOST, Place
 from .rows import Row
 from .timing import Timing, take_turns
 
@@ -25,13 +26,14 @@ BOUND = "streaming bound"
 
 @dataclass(frozen=True)
 class Plan:
-    """What to run: nominal sizes, names of cases, rounds, threads and a CPU backend."""
+    """What to run: nominal sizes, names of cases, rounds, threads, a backend, and where."""
 
     sizes: tuple[int, ...]
     ops: tuple[str, ...]
     rounds: int
     threads: int
     backend: str
+    place: Place = HOST
 
     @property
     def bouts(self) -> list[tuple[Case, int]]:
@@ -44,24 +46,24 @@ def choose_ops(patterns: Sequence[str]) -> tuple[str, ...]:
     return choose(patterns, CASES)
 
 
-def choose_backend(name: str | None) -> str:
-    """The backend asked for, else the one that CPU tensors get; an error if it cannot run, or not on CPU tensors."""
-    return registry.pick(name, torch.empty(0)).__name__.rpartition(".")[2]
+def choose_backend(name: str | None, device: torch.device = CPU) -> str:
+    """The backend asked for, else the one that the device's tensors get; an error if it cannot run, or not on them."""
+    return registry.pick(name, torch.empty(0, device=device)).__name__.rpartition(".")[2]
 
 
 def run(plan: Plan, progress: Callable[[str], None] = lambda line: None) -> Iterator[Row]:
     """The rows of the plan, as they are measured; `progress` hears of every bout before it starts."""
     _use_threads(plan.threads)
-    probe = bound.find_probe()
+    probe = None if plan.place.on_card else bound.find_probe()
     if isinstance(probe, str):
         progress(probe)
     here = machine().words
     with_versions = ", ".join(f"{name} {version}" for name, version in versions().items())
     for case, size in plan.bouts:
         progress(f"{case.name}, d = {size:,}")
-        bout = case.prepare(size, plan.backend)
+        bout = case.prepare(size, plan.backend, plan.place.device)
         rounds = plan.rounds * (LATENCY_TURNS if size <= LATENCY_SIZE else 1)
-        timings = _time(case, bout, probe, rounds, plan.backend)
+        timings = _time(case, bout, probe, rounds, plan)
         yield from _rows(case, size, bout, timings, plan, here, with_versions)
 
 
@@ -71,11 +73,13 @@ def _use_threads(threads: int) -> None:
     torch.set_num_threads(threads)
 
 
-def _time(case: Case, bout: Bout, probe: bound.Probe | str, rounds: int, backend: str) -> dict[str, Timing]:
-    contenders = {backend: bout.ours, **bout.others}
-    if not isinstance(probe, str):
+def _time(case: Case, bout: Bout, probe: bound.Probe | str | None, rounds: int, plan: Plan) -> dict[str, Timing]:
+    contenders = {plan.backend: bout.ours, **bout.others}
+    if probe is None:
+        contenders[BOUND] = bound.on_device(bout.d, case.reads, case.updates, plan.place.device)
+    elif not isinstance(probe, str):
         contenders[BOUND] = bound.contender(probe, bout.d, bout.reads or case.reads, case.updates)
-    return take_turns(contenders, rounds)
+    return take_turns(contenders, rounds, synchronise=plan.place.synchronise)
 
 
 def _rows(
@@ -104,6 +108,7 @@ def _rows(
             threads=plan.threads,
             machine=here,
             versions=with_versions,
+            device=plan.place.name,
         )
 
 

@@ -37,7 +37,7 @@ _OPTAX: dict[str, tuple[str, dict[str, float]]] = {
 def of_rule(rule: str, x: Tensor, grad: Tensor) -> dict[str, Call]:
     """Every peer that has `rule`, each stepping its own copy of `x` along the shared `grad`."""
     peers = {name: _torch(rule, form, x, grad) for name, form in _FORMS.items()} if rule in _TORCH else {}
-    if rule in _OPTAX and has_optax():
+    if rule in _OPTAX and has_optax() and x.is_cpu:  # its arrays are jax's, on the host here
         peers["optax jit"] = _optax(rule, x, grad)
     return peers
 
@@ -80,7 +80,7 @@ def _optax(rule: str, x: Tensor, grad: Tensor) -> Call:
 
 def matrix_vector(deltas: Tensor, weights: Tensor) -> Call:
     """The weighted sum as torch's matrix-vector product, into a buffer that exists already."""
-    out = torch.empty(deltas.shape[1])
+    out = torch.empty(deltas.shape[1], device=deltas.device)
     return lambda: torch.mv(deltas.T, weights, out=out)
 
 
@@ -99,10 +99,10 @@ def norm(x: Tensor) -> Call:
     return lambda: torch.linalg.vector_norm(x)
 
 
-def draws(kind: str, n: int) -> Call:
-    """torch's own generator."""
+def draws(kind: str, n: int, device: torch.device) -> Call:
+    """torch's own generator of the device."""
     draw = {"uniform": torch.rand, "normal": torch.randn}[kind]
-    return lambda: draw(n)
+    return lambda: draw(n, device=device)
 
 
 def square_side(size: int) -> int:

@@ -53,10 +53,14 @@ def save(rows: Sequence[Row], path: Path) -> None:
         axes.set_ylim(-0.7, len(ours) - 0.3)
     first = ours[0]
     figure.suptitle(
-        f"FastFed kernels on {first.backend}, d = {size:,}, {first.threads} threads, median of {first.rounds} rounds\n"
+        f"FastFed kernels on {first.backend}, d = {size:,}, {_where(first)}, median of {first.rounds} rounds\n"
         f"{first.machine}",
         fontsize=11,
     )
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=130)
     plt.close(figure)
+
+
+def _where(row: Row) -> str:
+    return f"{row.threads} threads" if row.device == "cpu" else row.device

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 from torch import Tensor
 
@@ -13,8 +15,10 @@ from ..train import executors
 from ..train.executors import Executor
 from . import flops
 from .contenders import PEERS, Contender, FastFed, whole_round
+from .place import HOST, Place
+from .round_rows import BATCHED
 from .timing import Call
-from .workloads import Workload
+from .workloads import Peer, Workload
 
 SLICE = 0.1  # seconds: rounds shorter than this are repeated
 
@@ -29,14 +33,27 @@ class Prepared:
     packing: Packing
     executor: Executor
     stored: int
+    place: Place = HOST
 
     @classmethod
-    def of(cls, workload: Workload, stored: int, threads: int, executor: str) -> Prepared:
+    def of(cls, workload: Workload, stored: int, threads: int, executor: str, place: Place = HOST) -> Prepared:
         examples = workload.data(stored * workload.examples)
         module = workload.make_module()
         packing = Packing.of(module)
-        ours = executors.make(executor, module, workload.loss, examples, threads=threads)
-        return cls(workload, examples, packing.pack(module), packing, ours, stored)
+        given = None if place.on_card else threads  # executors of a card have no use for them
+        ours = executors.make(executor, module, workload.loss, examples, threads=given, device=place.device)
+        return cls(workload, examples, packing.pack(module).to(place.device), packing, ours, stored, place)
+
+    @property
+    def peers(self) -> Mapping[str, Peer]:
+        """Who is timed beside FastFed there."""
+        return self.workload.peers_on(self.place.on_card)
+
+    @cached_property
+    def batched(self) -> Executor:
+        """FastFed's executor of that name."""
+        module = self.workload.make_module()
+        return executors.make("batched", module, self.workload.loss, self.examples, device=self.place.device)
 
     def ours(self, clients: int, steps: int | None = None) -> Contender:
         """FastFed on the first so many clients, with so many local steps (default: an epoch)."""
@@ -49,7 +66,9 @@ class Prepared:
     def peer(self, name: str, chunk: int, clients: int, steps: int | None = None) -> Contender:
         """A peer on the same, `chunk` clients at a time."""
         work = self.workload.work(self.start, clients, self.stored, steps)
-        return PEERS[name](self.workload, self.workload.peers[name], self.examples, work, chunk)
+        if name == BATCHED:
+            return FastFed(self.batched, work)
+        return PEERS[name](self.workload, self.peers[name], self.examples, work, chunk, self.place.device)
 
     def flops(self) -> float:
         """Floating-point operations of one client's training."""

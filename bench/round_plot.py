@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from .round_rows import CHUNKED, FASTFED, PLAIN, VMAP, RoundRow
+from .round_rows import BATCHED, CHUNKED, FASTFED, PLAIN, VMAP, RoundRow
 
-_COLOURS = {FASTFED: "#2a6f97", VMAP: "#adb5bd", CHUNKED: "#ced4da", PLAIN: "#6c757d"}
-_HEIGHT = 0.21  # of a bar, where workloads are 1 apart
+_COLOURS = {FASTFED: "#2a6f97", BATCHED: "#89c2d9", VMAP: "#adb5bd", CHUNKED: "#ced4da", PLAIN: "#6c757d"}
+_ROOM = 0.84  # for the bars of a workload, where workloads are 1 apart
 
 
 def save(rows: Sequence[RoundRow], path: Path) -> None:
@@ -20,11 +20,13 @@ def save(rows: Sequence[RoundRow], path: Path) -> None:
 
     workloads = list(dict.fromkeys(row.workload for row in rows))[::-1]
     figure, axes = plt.subplots(figsize=(11, 1.6 + 0.95 * len(workloads)), layout="constrained")
-    for number, (contender, colour) in enumerate(_COLOURS.items()):
+    shown = [name for name in _COLOURS if any(row.contender == name for row in rows)]
+    height = _ROOM / len(shown)
+    for number, contender in enumerate(shown):
         those = [row for row in rows if row.contender == contender and row.median is not None]
-        places = [workloads.index(row.workload) + (1.5 - number) * _HEIGHT for row in those]
+        places = [workloads.index(row.workload) + ((len(shown) - 1) / 2 - number) * height for row in those]
         speeds = [row.updates_per_second or 0.0 for row in those]
-        axes.barh(places, speeds, height=_HEIGHT, color=colour, label=contender)
+        axes.barh(places, speeds, height=height, color=_COLOURS[contender], label=contender)
         for place, speed, row in zip(places, speeds, those, strict=True):
             axes.annotate(
                 _label(row), (speed, place), xytext=(4, 0), textcoords="offset points", va="center", fontsize=9
@@ -39,12 +41,14 @@ def save(rows: Sequence[RoundRow], path: Path) -> None:
     axes.tick_params(axis="y", length=0)
     axes.legend(loc="lower right", frameon=False)
     first = rows[0]
-    figure.suptitle(
-        f"FastFed rounds, {first.threads} threads, median of {first.rounds} rounds\n{first.machine}", fontsize=11
-    )
+    figure.suptitle(f"FastFed rounds, {_where(first)}, median of {first.rounds} rounds\n{first.machine}", fontsize=11)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=130)
     plt.close(figure)
+
+
+def _where(row: RoundRow) -> str:
+    return f"{row.threads} threads" if row.device == "cpu" else row.device
 
 
 def _label(row: RoundRow) -> str:

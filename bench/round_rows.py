@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-FASTFED, PLAIN, VMAP, CHUNKED = "fastfed", "plain", "vmap", "chunked vmap"
+FASTFED, BATCHED, PLAIN, VMAP, CHUNKED = "fastfed", "batched", "plain", "vmap", "chunked vmap"
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,8 @@ class RoundRow:
     floating-point operations a second. `difference` is how far its aggregate is from FastFed's (FastFed's own: from the
     farthest peer), relative. `memory` is by how many bytes the process grew during a round. `to_plain`, `to_vmap` and
     `to_chunked`: how many times as fast as these it is. `busy` is the share of the machine's cores that others used
-    just before or after; None where the system does not tell.
+    just before or after; None where the system does not tell. `device` is "cpu" or the name of a card; there "batched"
+    is FastFed's executor of that name, and `memory` what a round takes of the card.
     """
 
     workload: str
@@ -47,6 +48,7 @@ class RoundRow:
     threads: int
     machine: str
     versions: str
+    device: str = "cpu"
 
     @property
     def updates_per_second(self) -> float | None:

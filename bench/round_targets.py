@@ -68,8 +68,8 @@ class Verdict:
 def judge(results: Results) -> list[Verdict]:
     """Every target's verdict on a run.
 
-    Promises are for whole cohorts and two threads, and speeds for a machine that nobody else uses: nothing else is
-    judged.
+    Promises are for whole cohorts and two threads of the host, and speeds for a machine that nobody else uses: nothing
+    else is judged.
     """
     return [
         _judge_growth(target, results.growth) if target.measure == MEMORY else _judge_speed(target, results.rows)
@@ -78,9 +78,9 @@ def judge(results: Results) -> list[Verdict]:
 
 
 def _judge_speed(target: Target, rows: Sequence[RoundRow]) -> Verdict:
-    wanted = target.workload, FASTFED, THREADS, WORKLOADS[target.workload].clients
+    wanted = target.workload, FASTFED, THREADS, WORKLOADS[target.workload].clients, "cpu"
     for row in rows:
-        if (row.workload, row.contender, row.threads, row.clients) == wanted:
+        if (row.workload, row.contender, row.threads, row.clients, row.device) == wanted:
             if row.busy is not None and row.busy > TOLERABLE:
                 return Verdict(
                     target, None, f"others used {row.busy:.0%} of the machine: measure again when it is idle"

@@ -17,21 +17,22 @@ from .choosing import choose
 from .contenders import Contender, whole_round
 from .memory import Growth
 from .neighbours import busy
+from .place import HOST, Place
 from .prepared import SLICE, Prepared
 from .round_rows import CHUNKED, FASTFED, PLAIN, VMAP, RoundRow, ScalingRow
 from .scaling import cohorts, scale
 from .timing import Call, Timing, take_turns
-from .workloads import WORKLOADS, Workload
+from .workloads import WORKLOADS, Peer, Workload
 
 SGEMM = "sgemm"
-SIDE = 1024  # of the square matrices whose product is the peak
+SIDE, SIDE_ON_CARD = 1024, 4096  # of the square matrices whose product is the peak
 
 Tell = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What to run: names of workloads, the scale of their cohorts, rounds, threads, and the executor under test."""
+    """What to run: names of workloads, the scale of their cohorts, rounds, threads, the executor under test, where."""
 
     workloads: tuple[str, ...]
     scale: float = 1.0
@@ -39,6 +40,7 @@ class Plan:
     threads: int = 2
     scaling: bool = False
     executor: str = "native"
+    place: Place = HOST
 
     @property
     def bouts(self) -> int:
@@ -47,8 +49,8 @@ class Plan:
 
     @property
     def measures_growth(self) -> bool:
-        """Whether the memory of few and of many clients is compared: at full scale only."""
-        return self.scale >= 1 and memory.GROWN in self.workloads
+        """Whether the memory of few and of many clients is compared: at full scale only, and on the host."""
+        return self.scale >= 1 and not self.place.on_card and memory.GROWN in self.workloads
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,8 @@ def choose_workloads(patterns: Sequence[str]) -> tuple[str, ...]:
 def run(plan: Plan, tell: Tell = lambda line: None) -> Results:
     """Everything that the plan asks for; `tell` hears of every part before it starts."""
     torch.set_num_threads(plan.threads)  # of every contender
+    if plan.place.on_card:
+        torch.backends.cudnn.allow_tf32 = False  # nor elsewhere: nobody is timed in less than float32's precision
     rows: list[RoundRow] = []
     for name in plan.workloads:
         tell(f"{name}: {WORKLOADS[name].words}")
@@ -91,18 +95,28 @@ def run(plan: Plan, tell: Tell = lambda line: None) -> Results:
 
 def _bout(workload: Workload, plan: Plan) -> Iterator[RoundRow]:
     clients = workload.scaled(plan.scale)
-    prepared = Prepared.of(workload, clients, plan.threads, plan.executor)
-    variants = _variants(workload, clients)
-    differences = {one: _agree(prepared, one) for one in variants}
-    calls = {str(one): whole_round(one.of(prepared), prepared.start) for one in variants}
+    prepared = Prepared.of(workload, clients, plan.threads, plan.executor, plan.place)
+    differences, unfit = _agreements(prepared, _variants(prepared.peers, clients))
+    ours = prepared.our_round(clients)
+    calls = {str(one): whole_round(one.of(prepared), prepared.start) for one in differences}
     before = busy()
     timings = take_turns(
-        {FASTFED: prepared.our_round(clients), **calls, SGEMM: _sgemm()}, plan.rounds, slice_seconds=SLICE
+        {FASTFED: ours, **calls, SGEMM: _sgemm(plan.place)},
+        plan.rounds,
+        slice_seconds=SLICE,
+        synchronise=plan.place.synchronise,
     )
     others = max((share for share in (before, busy()) if share is not None), default=None)
-    footprint = memory.measure(workload.name, clients, clients, plan.threads, plan.executor)
-    bout = _Bout(prepared, plan, clients, timings, differences, footprint.of_round, others)
+    bout = _Bout(prepared, plan, clients, timings, differences, unfit, _memory(workload, plan, ours), others)
     return bout.rows()
+
+
+def _memory(workload: Workload, plan: Plan, ours: Call) -> int | None:
+    """By how many bytes the process, or what it has of the card, grows in a round."""
+    if plan.place.on_card:
+        return plan.place.grown_by(ours)
+    clients = workload.scaled(plan.scale)
+    return memory.measure(workload.name, clients, clients, plan.threads, plan.executor).of_round
 
 
 class _Variant(NamedTuple):
@@ -116,15 +130,27 @@ class _Variant(NamedTuple):
         return prepared.peer(self.name, self.chunk, self.clients, steps)
 
 
-def _variants(workload: Workload, cohort: int) -> list[_Variant]:
+def _variants(peers: Mapping[str, Peer], cohort: int) -> list[_Variant]:
     """Every peer that runs, once for each chunk that its clients fill; half a cohort is the largest chunk of one."""
     found: list[_Variant] = []
-    for name, peer in workload.peers.items():
+    for name, peer in peers.items():
         clients = min(peer.clients, cohort)
         most = min(clients, max(1, cohort // 2)) if name == CHUNKED else clients
         chunks = () if peer.skipped else dict.fromkeys(min(chunk, most) for chunk in peer.chunks)
         found += [_Variant(name, clients, chunk) for chunk in chunks]
     return found
+
+
+def _agreements(prepared: Prepared, variants: list[_Variant]) -> tuple[dict[_Variant, float], dict[str, str]]:
+    """How far each variant is from FastFed; why others cannot be timed, by the peer's name."""
+    found: dict[_Variant, float] = {}
+    unfit: dict[str, str] = {}
+    for one in variants:
+        try:
+            found[one] = _agree(prepared, one)
+        except torch.OutOfMemoryError:
+            unfit[one.name] = f"{one.chunk:,} clients at once do not fit into the card's memory"
+    return found, unfit
 
 
 def _agree(prepared: Prepared, peer: _Variant) -> float:
@@ -142,8 +168,13 @@ def _agree(prepared: Prepared, peer: _Variant) -> float:
     return apart
 
 
-def _sgemm() -> Call:
-    a, b, out = torch.rand(SIDE, SIDE), torch.rand(SIDE, SIDE), torch.empty(SIDE, SIDE)
+def _side(place: Place) -> int:
+    return SIDE_ON_CARD if place.on_card else SIDE
+
+
+def _sgemm(place: Place) -> Call:
+    side = _side(place)
+    a, b, out = (torch.rand(side, side, device=place.device) for _ in range(3))
     return lambda: torch.mm(a, b, out=out)
 
 
@@ -160,12 +191,13 @@ class _Bout:
     clients: int
     timings: Mapping[str, Timing]
     differences: Mapping[_Variant, float]
-    grown: int
+    unfit: Mapping[str, str]
+    grown: int | None
     others: float | None
 
     def rows(self) -> Iterator[RoundRow]:
         """FastFed, and the fastest variant of every peer; what was skipped too."""
-        peers = {name: self._fastest(name) for name in self.prepared.workload.peers}
+        peers = {name: self._fastest(name) for name in self.prepared.peers}
         speeds = {FASTFED: self.clients / self.timings[FASTFED].median}
         speeds |= {name: self._speed(one) for name, one in peers.items() if one is not None}
         flops = self.prepared.flops()
@@ -203,17 +235,18 @@ class _Bout:
             p80=None if timing is None else timing.p80,
             rounds=self.plan.rounds,
             loops=0 if timing is None else timing.loops,
-            peak=2 * SIDE**3 / self.timings[SGEMM].median,
+            peak=2 * _side(self.plan.place) ** 3 / self.timings[SGEMM].median,
             difference=self._difference(name, one),
             memory=self.grown if name == FASTFED else None,
             to_plain=_ratio(speed, speeds.get(PLAIN)),
             to_vmap=_ratio(speed, speeds.get(VMAP)),
             to_chunked=_ratio(speed, speeds.get(CHUNKED)),
-            skipped="" if name == FASTFED else workload.peers[name].skipped,
+            skipped="" if one is not None else self.prepared.peers[name].skipped or self.unfit[name],
             busy=self.others,
             threads=self.plan.threads,
             machine=machine().words,
             versions=", ".join(f"{name} {version}" for name, version in versions().items()),
+            device=self.plan.place.name,
         )
 
 

@@ -13,7 +13,8 @@ class Row:
     `kind` is "fastfed", "peer" or "bound"; `backend` is the backend's or the peer's name. `size` is what was asked for,
     `d` what was run (a square matrix, or fewer numbers where memory bounds them). `bound` is the streaming bound's
     median, `of_bound` the share of it that was reached, `best` the fastest peer and `ratio` how many times as fast as
-    that peer this one is; None where there is nothing to compare with.
+    that peer this one is; None where there is nothing to compare with. `device` is "cpu" or
+    the name of a card.
     """
 
     op: str
@@ -34,6 +35,7 @@ class Row:
     threads: int
     machine: str
     versions: str
+    device: str = "cpu"
 
     @property
     def gigabytes_per_second(self) -> float:

@@ -32,32 +32,43 @@ class Timing:
     loops: int
 
 
-def take_turns(contenders: Mapping[str, Call], rounds: int, slice_seconds: float = SLICE) -> dict[str, Timing]:
-    """Times every contender `rounds` times in turns (A B C A B C ...)."""
+def take_turns(
+    contenders: Mapping[str, Call],
+    rounds: int,
+    slice_seconds: float = SLICE,
+    synchronise: Callable[[], None] = lambda: None,
+) -> dict[str, Timing]:
+    """Times every contender `rounds` times in turns (A B C A B C ...).
+
+    `synchronise` waits for a device: the clock is read when it has returned, so that work which was only handed over
+    counts.
+    """
     with _no_garbage_collection():
-        loops = {name: _calibrate(call, slice_seconds) for name, call in contenders.items()}
+        loops = {name: _calibrate(call, slice_seconds, synchronise) for name, call in contenders.items()}
         stats = {name: Stats() for name in contenders}
         for _ in range(rounds):
             for name, call in contenders.items():
                 if loops[name] > 1:
                     call()  # its data may lie in a cache, as in a loop of a user's; the last contender has emptied it
-                stats[name].update(_seconds(call, loops[name]) / loops[name])
+                stats[name].update(_seconds(call, loops[name], synchronise) / loops[name])
     return {name: _summary(stats[name], loops[name]) for name in contenders}
 
 
-def _seconds(call: Call, loops: int) -> float:
+def _seconds(call: Call, loops: int, synchronise: Callable[[], None]) -> float:
     turns = range(loops)
+    synchronise()  # nobody pays for what the call before has left to do
     start = default_timer()
     for _ in turns:
         call()
+    synchronise()
     return float(default_timer() - start)
 
 
-def _calibrate(call: Call, slice_seconds: float) -> int:
+def _calibrate(call: Call, slice_seconds: float, synchronise: Callable[[], None]) -> int:
     """How many calls fill a slice; the first call, which may compile, is not counted."""
     call()
     loops = 1
-    while (seconds := _seconds(call, loops)) < slice_seconds:
+    while (seconds := _seconds(call, loops, synchronise)) < slice_seconds:
         guess = math.ceil(loops * slice_seconds / max(seconds, 1e-9))
         if seconds > slice_seconds / 10:
             return guess

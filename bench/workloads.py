@@ -15,6 +15,7 @@ from ..data import Examples
 from ..losses import LossName
 from ..train import RoundWork
 from . import synthetic
+from .round_rows import BATCHED
 
 LEARNING_RATE = 0.1  # of the clients' SGD
 SEED = 7  # of weights and batches
@@ -52,6 +53,14 @@ class Workload:
     loss: LossName
     data: Callable[[int], Examples]
     peers: Mapping[str, Peer] = field(default_factory=dict)
+
+    def peers_on(self, card: bool) -> Mapping[str, Peer]:
+        """On a card also FastFed's own "batched", and vmap over cohorts that a host would take too long for."""
+        if not card:
+            return self.peers
+        whole = Peer(self.clients, chunks=(self.clients,))
+        found = {name: whole if peer.skipped == _TOO_SLOW else peer for name, peer in self.peers.items()}
+        return {BATCHED: Peer(self.clients), **found}
 
     def scaled(self, scale: float) -> int:
         """How many clients the cohort has at this scale: at least one."""

@@ -18,6 +18,7 @@ import torch
 
 from . import kernels
 from ._version import __version__
+from .cards import Card, find_cards, why_none
 from .kernels import registry
 
 _NONE = "-"
@@ -55,13 +56,24 @@ class Row:
 
 
 @dataclass(frozen=True)
+class Patient:
+    """A card, and what the self-test of executor 'device' says of it; `passed` is None where it has not been run."""
+
+    card: Card
+    passed: bool | None
+    self_test: str
+
+
+@dataclass(frozen=True)
 class Report:
-    """The whole examination."""
+    """The whole examination. `no_card` is the sentence why there are no `cards`, "" if there are."""
 
     machine: Machine
     versions: dict[str, str]
     backends: list[Row]
     chosen: str  # the backend that CPU tensors get
+    cards: list[Patient]
+    no_card: str
 
     @property
     def fast(self) -> bool:
@@ -72,10 +84,27 @@ class Report:
         return {**asdict(self), "fast": self.fast}
 
 
-def examine() -> Report:
-    """Tries every backend; takes a few seconds where kernels are compiled on first use."""
+def examine(self_test: bool = False) -> Report:
+    """Tries every backend; takes a few seconds where kernels are compiled on first use.
+
+    `self_test` runs the self-test on every card, which takes a minute; otherwise what was kept of the last one is told.
+    """
     rows = [_row(name) for name in registry.BACKENDS]
-    return Report(machine(), versions(), rows, _chosen())
+    cards = [_patient(card, self_test) for card in find_cards()]
+    return Report(machine(), versions(), rows, _chosen(), cards, why_none() or "")
+
+
+def _patient(card: Card, anew: bool) -> Patient:
+    why_not = registry.BACKENDS["triton"].why_not()
+    if why_not is not None or registry.interpreting():
+        return Patient(card, None, f"cannot be run: {why_not or 'TRITON_INTERPRET is 1, so no kernel runs on a card'}")
+    from .train import self_test  # which imports torch.fx and all executors
+
+    device = torch.device("cuda", card.index)
+    verdict = self_test.run_and_keep(device) if anew else self_test.kept(device)
+    if verdict is None:
+        return Patient(card, None, "not run yet (fastfed doctor --self-test runs it)")
+    return Patient(card, verdict.passed, verdict.words)
 
 
 def machine() -> Machine:

@@ -13,12 +13,13 @@ from typer.testing import CliRunner
 
 from fastfed import Packing, cli
 from fastfed.bench import bound, cases, kernels, peers, table, targets, timing
+from fastfed.bench.place import CPU, Place, find_place
 from fastfed.bench.rows import Row
 from fastfed.kernels import ops
 
 FIELDS = {
     "op", "kind", "backend", "size", "d", "median", "p20", "p80", "rounds", "loops", "bytes_per_element", "bound",
-    "of_bound", "best", "ratio", "threads", "machine", "versions", "gigabytes_per_second",
+    "of_bound", "best", "ratio", "threads", "machine", "versions", "device", "gigabytes_per_second",
 }  # fmt: skip
 MINIMAL_BYTES = {
     "server_sgd": 12, "server_momentum": 20, "server_adagrad": 20, "server_adagrad_m": 28, "server_adam": 28,
@@ -199,7 +200,7 @@ def test_a_bout_can_run_for_long_without_leaving_the_finite_numbers(op: str, mon
         return made[-1]
 
     monkeypatch.setattr(torch.Tensor, "clone", remember)
-    bout = cases.CASES[op].prepare(100, "reference")
+    bout = cases.CASES[op].prepare(100, "reference", CPU)
     monkeypatch.undo()
     before = [clone(x) for x in made]
     for _ in range(100):
@@ -281,3 +282,105 @@ def test_without_the_probe_the_reason_is_told(monkeypatch: pytest.MonkeyPatch) -
     rows = list(kernels.run(plan, told.append))
     assert "no streaming bound" in told[0]
     assert all(one.bound is None and one.of_bound is None for one in rows)
+
+
+# ---- on a card ------------------------------------------------------------------------------------------------------
+
+
+class PretendedCard(Clock):
+    """A device that computes beside the host: what it was handed takes time when somebody waits for it."""
+
+    left = 0.0
+
+    def handed(self, seconds: float) -> timing.Call:
+        def call() -> None:
+            self.left += seconds
+            self.now += 1e-6
+
+        return call
+
+    def synchronise(self) -> None:
+        self.now += self.left
+        self.left = 0.0
+
+
+def test_the_clock_is_read_when_the_card_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    card = PretendedCard()
+    monkeypatch.setattr(timing, "default_timer", card)
+    calls = {"slow": card.handed(0.5), "quick": card.handed(1e-4)}
+    timings = timing.take_turns(calls, rounds=3, slice_seconds=1e-3, synchronise=card.synchronise)
+    assert timings["slow"].median == pytest.approx(0.5, rel=1e-3)
+    assert timings["quick"].median == pytest.approx(1e-4, rel=0.02)  # nothing of its neighbour's
+    assert timings["quick"].loops >= 10
+
+
+def test_every_op_runs_where_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On tensors of the CPU, which stand for a card's: the same JSON with the card's name, and a bound of torch's."""
+    waited: list[None] = []
+    place = Place(CPU, "Made-up 9000", lambda: waited.append(None))
+    monkeypatch.setenv("NPROC", "1")
+    monkeypatch.setattr(bound, "find_probe", lambda: pytest.fail("the probe of the host is none of a card's"))
+    rows = list(kernels.run(kernels.Plan((1000,), tuple(cases.CASES), 1, 1, "reference", place)))
+    assert {one.op for one in rows} == set(cases.CASES)
+    assert {one.device for one in rows} == {"Made-up 9000"}
+    assert set(rows[0].as_dict()) == FIELDS
+    assert len({one.op for one in rows if one.backend == kernels.BOUND}) == len(cases.CASES)
+    assert len(waited) >= 4 * len(rows)  # around the calibration and the rounds of each
+
+
+def test_the_bound_of_a_card_moves_the_same_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[torch.Tensor] = []
+    ones = torch.ones
+    monkeypatch.setattr(torch, "ones", lambda *given, **further: (made.append(ones(*given, **further)), made[-1])[1])
+    call = bound.on_device(1000, reads=1, updates=3, device=CPU)
+    call()
+    assert made[0].numel() * bound.UPDATE == 1000 * bound.bytes_per_element(1, 3)
+
+
+def test_no_op_makes_tensors_of_the_wrong_device() -> None:
+    """Shapes only: a device without numbers refuses to be mixed with one that has them."""
+    meta = torch.device("meta")
+    for maker in (cases._vector(10, 1, meta), *cases._deltas(2, 10, meta)):
+        assert maker.device == meta
+    for kind in ("uniform", "normal"):
+        assert peers.draws(kind, 5, meta)().device == meta  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("bench", ["kernels", "rounds"])
+def test_without_a_card_one_sentence_and_exit_code_2(bench: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    said = CliRunner().invoke(cli.app, ["bench", bench, "--device", "cuda"])
+    assert said.exit_code == 2
+    words = " ".join(said.stderr.replace("│", " ").split())
+    assert "no CUDA device: torch" in words
+
+
+@pytest.mark.parametrize(("device", "sentence"), [("meta", "must be cpu or a CUDA device"), ("gpu", "device type")])
+def test_other_devices_are_refused(device: str, sentence: str) -> None:
+    said = CliRunner().invoke(cli.app, ["bench", "kernels", "--device", device])
+    assert said.exit_code == 2
+    assert sentence in " ".join(said.stderr.split())
+
+
+def test_a_card_is_found_with_its_name_and_its_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    waited: list[torch.device] = []
+    said = {
+        "is_available": lambda: True,
+        "device_count": lambda: 1,
+        "current_device": lambda: 0,
+        "get_device_name": lambda index: "Made-up 9000",
+        "get_device_capability": lambda index: (9, 0),
+        "mem_get_info": lambda index: (1, 2),
+        "synchronize": waited.append,
+        "memory_allocated": lambda device: 10,
+        "reset_peak_memory_stats": lambda device: None,
+        "max_memory_allocated": lambda device: 25,
+    }
+    for name, answer in said.items():
+        monkeypatch.setattr(torch.cuda, name, answer)
+    monkeypatch.setattr("fastfed.bench.place.find_device", torch.device)
+    place = find_place("cuda")
+    place.synchronise()
+    assert (place.name, place.on_card, waited) == ("Made-up 9000", True, [torch.device("cuda:0")])
+    assert place.grown_by(lambda: None) == 15
+    assert find_place("cpu").name == "cpu"

@@ -30,12 +30,14 @@ from fastfed.bench import (
     workloads,
 )
 from fastfed.bench.memory import Footprint, Growth
+from fastfed.bench.place import CPU, Place
 from fastfed.bench.prepared import Prepared
 from fastfed.bench.round_rows import RoundRow
 from fastfed.data import Sparse
 from fastfed.models import LSTM, mlp
 from fastfed.packing import Packing
 from fastfed.program import trace
+from tests import pretend
 
 WORKLOADS = workloads.WORKLOADS
 MEGABYTE = 1_000_000
@@ -153,7 +155,7 @@ def test_the_fastest_chunk_of_a_peer_counts(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setitem(WORKLOADS, "W1", replace(WORKLOADS["W1"], peers=peers))
     seconds = {"name='vmap', clients=4, chunk=1": 4.0, "chunk=2": 1.0, "chunk=4": 2.0}
 
-    def timings(calls: dict[str, timing.Call], rounds: int, slice_seconds: float) -> dict[str, timing.Timing]:
+    def timings(calls: dict[str, timing.Call], rounds: int, **given: Any) -> dict[str, timing.Timing]:
         medians = {name: next((s for part, s in seconds.items() if part in name), 0.5) for name in calls}
         return {name: timing.Timing(median, median, median, 1, 1) for name, median in medians.items()}
 
@@ -349,3 +351,78 @@ def test_progress_counts_what_it_tells(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[str] = []
     rounds.run(plan, told.append)
     assert len(told) == plan.bouts == 3 + 1 + 8
+
+
+# ---- on a card ------------------------------------------------------------------------------------------------------
+
+
+def on_card(**given: Any) -> Place:
+    """Tensors of the CPU, which stand for a card's."""
+    return Place(CPU, "Made-up 9000", **given)
+
+
+def test_contenders_on_a_card(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same rows with the card's name; `batched` beside ours; vmap over cohorts for which a host is too slow."""
+    monkeypatch.setattr(rounds, "SLICE", 1e-3)
+    monkeypatch.setattr(rounds, "SIDE_ON_CARD", 64)
+    monkeypatch.setitem(WORKLOADS, "SO-LR", replace(WORKLOADS["SO-LR"], examples=4, batch=2))
+    waited: list[None] = []
+    place = on_card(synchronise=lambda: waited.append(None), grown_by=lambda call: 77)
+    plan = rounds.Plan(("W1", "SO-LR"), 0.04, 2, 1, executor="eager", place=place)
+    results = rounds.run(plan)
+    names = [(one.workload, one.contender) for one in results.rows]
+    assert names == [
+        (w, name) for w in plan.workloads for name in ("fastfed", "batched", "plain", "vmap", "chunked vmap")
+    ]
+    for one in results.rows:
+        assert one.device == "Made-up 9000"
+        assert one.median is not None
+        assert not one.skipped
+        assert one.memory == (77 if one.contender == "fastfed" else None)
+    assert len(waited) >= 4 * len(names)
+    assert all(verdict.met is None for verdict in round_targets.judge(results))  # promises are for the host
+
+
+def test_what_does_not_fit_into_a_card_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*given: Any) -> None:
+        raise torch.OutOfMemoryError("no")
+
+    monkeypatch.setattr(contenders.Vmap, "aggregate", full)
+    monkeypatch.setattr(rounds, "SLICE", 1e-3)
+    monkeypatch.setattr(rounds, "SIDE_ON_CARD", 64)
+    plan = rounds.Plan(("W1",), 0.004, 1, 1, executor="eager", place=on_card())
+    rows = {one.contender: one for one in rounds.run(plan).rows}
+    assert rows["vmap"].skipped == "4 clients at once do not fit into the card's memory"
+    assert rows["vmap"].median is None
+    assert rows["plain"].median is not None
+
+
+def test_contenders_keep_to_the_device() -> None:
+    """On a device that refuses to be mixed with the host, and counts what crosses the border."""
+    there = torch.device(pretend.NAME)
+    prepared = Prepared.of(WORKLOADS["W1"], 2, 1, "native")
+    work = prepared.workload.work(prepared.start, 2, 2)
+    for name, chunk in (("plain", 1), ("vmap", 2)):
+        peer = contenders.PEERS[name](prepared.workload, prepared.peers[name], prepared.examples, work, chunk, there)
+        start = prepared.start.to(there)
+        pretend.traffic.clear()
+        assert peer.aggregate(start).device.type == there.type
+        assert pretend.traffic.total() == pretend.Counts()  # nothing is sent, nobody waits
+
+
+def test_scaling_is_about_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fastfed.bench.place.find_place", lambda device: on_card())
+    said = CliRunner().invoke(cli.app, ["bench", "rounds", "--scaling", "--device", "cuda"])
+    assert said.exit_code == 2
+    assert "threads of the host" in " ".join(said.stderr.replace("│", " ").split())
+
+
+def test_a_card_is_given_the_executor_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    plans: list[rounds.Plan] = []
+    monkeypatch.setattr("fastfed.bench.place.find_place", lambda device: on_card())
+    monkeypatch.setattr(rounds, "run", lambda plan, tell: (plans.append(plan), rounds.Results([row(device="M")]))[1])
+    said = CliRunner().invoke(cli.app, ["bench", "rounds", "--device", "cuda"])
+    assert said.exit_code == 0, said.output
+    assert (plans[0].executor, plans[0].place.card, plans[0].measures_growth) == ("device", "Made-up 9000", False)
+    assert "M; a machine" in said.stdout
+    assert "Promised" not in said.stdout

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 from typer.testing import CliRunner
 
-from fastfed import cli, doctor
+from fastfed import cards, cli, doctor
 from fastfed.kernels import registry
+from fastfed.train import self_test
+from fastfed.train.self_test import Verdict
 
 
 def row_of(name: str) -> doctor.Row:
@@ -89,3 +94,119 @@ def test_only_the_reference_left_is_a_failure(monkeypatch: pytest.MonkeyPatch) -
     assert said.exit_code == 1
     assert "taken away" in said.stdout
     assert said.stderr.startswith("fastfed: no fast backend")
+
+
+# ---- cards ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def a_card(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A machine with one card, of which torch says so, and no verdict about it."""
+    said: dict[str, Callable[..., Any]] = {
+        "is_available": lambda: True,
+        "device_count": lambda: 1,
+        "get_device_name": lambda index=0: "Made-up 9000",
+        "get_device_capability": lambda index: (9, 0),
+        "mem_get_info": lambda index: (70_000_000_000, 80_000_000_000),
+    }
+    for name, answer in said.items():
+        monkeypatch.setattr(torch.cuda, name, answer)
+    unusable = {"triton": None, "cuda": "the package 'cupy' is not installed"}
+    for name, reason in unusable.items():
+        answer = registry.Backend(name, lambda reason=reason: reason, lambda: ("cuda",))
+        monkeypatch.setitem(registry.BACKENDS, name, answer)
+    monkeypatch.setattr(doctor, "_fails", lambda name: None)
+    monkeypatch.setattr(cards, "driver_version", lambda: "570.86.15")
+    monkeypatch.setenv("FASTFED_CACHE", str(tmp_path))
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    monkeypatch.setattr(self_test, "_triton_version", lambda: "3.6.0")
+
+
+def self_tests_find(monkeypatch: pytest.MonkeyPatch, *failures: str) -> list[torch.device]:
+    """The devices on which self-tests were run, each of which finds these failures."""
+    asked: list[torch.device] = []
+    monkeypatch.setattr(self_test, "run", lambda device: (asked.append(device), Verdict(str(device), failures, 1.0))[1])
+    return asked
+
+
+def ask(*options: str) -> Any:
+    return CliRunner().invoke(cli.app, ["doctor", *options])
+
+
+@pytest.mark.usefixtures("a_card")
+def test_a_card_is_described_and_its_verdict_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    tested = self_tests_find(monkeypatch)
+    line = "cuda:0 Made-up 9000, compute capability 9.0, 70.0 of 80.0 GB free, driver 570.86.15; self-test "
+    before, during, after = ask(), ask("--self-test"), ask()
+    assert f"{line}not run yet (fastfed doctor --self-test runs it)" in before.stdout
+    assert f"{line}passed" in during.stdout
+    assert f"{line}passed" in after.stdout
+    assert (before.exit_code, during.exit_code, after.exit_code) == (0, 0, 0)
+    assert tested == [torch.device("cuda:0")]
+    assert "no CUDA device" not in after.stdout
+
+
+@pytest.mark.usefixtures("a_card")
+def test_a_card_that_fails_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    self_tests_find(monkeypatch, "sparse inputs: deltas differ")
+    said = ask("--self-test")
+    assert said.exit_code == 1
+    assert "failed: sparse inputs: deltas differ" in said.stdout
+    assert said.stderr == "fastfed: the self-test failed on cuda:0: executor 'device' refuses to run there\n"
+    assert ask().exit_code == 1  # by what was kept
+
+
+@pytest.mark.usefixtures("a_card")
+def test_a_card_without_triton_cannot_be_tested(monkeypatch: pytest.MonkeyPatch) -> None:
+    missing = registry.Backend("triton", lambda: "the package 'triton' is not installed", lambda: ("cuda",))
+    monkeypatch.setitem(registry.BACKENDS, "triton", missing)
+    said = ask("--self-test")
+    assert said.exit_code == 2
+    assert said.stderr == "fastfed: the self-test cannot be run: the package 'triton' is not installed\n"
+
+
+@pytest.mark.usefixtures("a_card")
+def test_cards_are_in_the_json() -> None:
+    (patient,) = json.loads(ask("--json").stdout)["cards"]
+    assert patient["card"]["memory_free"] == 70_000_000_000
+    assert patient["passed"] is None
+
+
+@pytest.mark.parametrize(
+    ("built_for", "driver", "sentence"),
+    [
+        (None, "unknown", "is built without CUDA, and no NVIDIA driver was found (nvidia-smi on PATH, /proc/driver/"),
+        ("12.8", "570.1", "for CUDA 12.8 sees none, and NVIDIA driver 570.1 is loaded (nvidia-smi on PATH, "),
+    ],
+)
+def test_without_a_card_it_says_what_was_looked_for(
+    built_for: str | None, driver: str, sentence: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.version, "cuda", built_for)
+    monkeypatch.setattr(cards, "driver_version", lambda: driver)
+    plain, tested = ask(), ask("--self-test")
+    wanted = f"no CUDA device: torch {torch.__version__} {sentence}"
+    assert wanted in " ".join(plain.stdout.split())
+    assert plain.exit_code == 0
+    assert tested.exit_code == 2
+    assert tested.stderr.startswith(f"fastfed: {wanted}")
+
+
+def test_the_driver_is_what_nvidia_smi_or_the_kernel_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def asked() -> str:
+        cards.driver_version.cache_clear()
+        return cards.driver_version()
+
+    try:
+        monkeypatch.setattr(cards.shutil, "which", lambda name: None)
+        monkeypatch.setattr(cards, "_DRIVER_FILE", tmp_path / "version")
+        assert asked() == "unknown"
+        (tmp_path / "version").write_text("NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar  5\n")
+        assert asked() == "550.54.15"
+        smi = SimpleNamespace(returncode=0, stdout="570.86.15\n570.86.15\n")
+        monkeypatch.setattr(cards.shutil, "which", lambda name: name)
+        monkeypatch.setattr(cards.subprocess, "run", lambda *given, **further: smi)
+        assert asked() == "570.86.15"
+    finally:
+        cards.driver_version.cache_clear()

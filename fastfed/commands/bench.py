@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from ..bench.kernels import Plan
+    from ..bench.place import Place
+    from ..bench.round_rows import RoundRow
     from ..bench.rounds import Plan as RoundsPlan
     from ..bench.rounds import Results
     from ..bench.rows import Row
@@ -26,12 +28,22 @@ app = typer.Typer(
 
 Threads = Annotated[int | None, typer.Option(min=1, help="Threads for everybody. Default: torch's number.")]
 Rounds = Annotated[int, typer.Option(min=1, help="Rounds; each times every contender once.")]
+Device = Annotated[str, typer.Option(help="Where to run: cpu, or a CUDA device as in cuda:0.")]
 Plot = Annotated[Path | None, typer.Option(help="Write a picture (.png, .svg, .pdf).")]
 
 
 def _need_benchmark_package() -> None:
     if importlib.util.find_spec("pytest_benchmark") is None:
         raise CommandError("bench needs the package 'pytest-benchmark'; install it with: pip install 'fastfed[bench]'")
+
+
+def _place(device: str) -> Place:
+    from ..bench.place import find_place
+
+    try:
+        return find_place(device)
+    except (ValueError, RuntimeError) as error:  # torch's own, for a word that names no device
+        raise typer.BadParameter(str(error).splitlines()[0], param_hint="--device") from None
 
 
 # ---- kernels --------------------------------------------------------------------------------------------------------
@@ -43,18 +55,20 @@ def kernels(
     ops: Annotated[str, typer.Option(help="Ops, separated by commas; patterns like 'client_*' are welcome.")] = "*",
     threads: Threads = None,
     rounds: Rounds = 7,
-    backend: Annotated[str | None, typer.Option(help="A CPU backend. Default: the fastest here.")] = None,
+    backend: Annotated[str | None, typer.Option(help="A backend of the device. Default: the fastest here.")] = None,
+    device: Device = "cpu",
     json_file: Annotated[Path | None, typer.Option("--json", help="Write all measurements as JSON rows.")] = None,
     plot: Plot = None,
 ) -> None:
     """Time every op beside torch.optim, optax and this machine's streaming bound.
 
-    All contenders of an op take turns, so that ratios survive a noisy machine.
+    All contenders of an op take turns, so that ratios survive a noisy machine. On a card the clock is read when the
+    card is done, and the bound is torch's update of as many bytes in place.
 
     Example: fastfed bench kernels --sizes 1e6 --ops 'server_*' --json out/kernels.json --plot out/kernels.png
     """
     _need_benchmark_package()
-    plan = _kernels_plan(_parse_sizes(sizes), ops, rounds, threads, backend)
+    plan = _kernels_plan(_parse_sizes(sizes), ops, rounds, threads, backend, _place(device))
     from ..bench import kernels as kernel_bench
 
     shown = console()
@@ -82,7 +96,9 @@ def _parse_sizes(text: str) -> tuple[int, ...]:
     return sizes
 
 
-def _kernels_plan(sizes: tuple[int, ...], ops: str, rounds: int, threads: int | None, backend: str | None) -> Plan:
+def _kernels_plan(
+    sizes: tuple[int, ...], ops: str, rounds: int, threads: int | None, backend: str | None, place: Place
+) -> Plan:
     import torch
 
     from ..bench import kernels as kernel_bench
@@ -94,10 +110,10 @@ def _kernels_plan(sizes: tuple[int, ...], ops: str, rounds: int, threads: int | 
         raise typer.BadParameter(str(error), param_hint="--ops") from None
     try:
         with told_plainly(BackendUnavailable):
-            name = kernel_bench.choose_backend(backend)
+            name = kernel_bench.choose_backend(backend, place.device)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--backend") from None
-    return kernel_bench.Plan(sizes, chosen, rounds, threads or torch.get_num_threads(), name)
+    return kernel_bench.Plan(sizes, chosen, rounds, threads or torch.get_num_threads(), name, place)
 
 
 def _show_rows(rows: list[Row], shown: Console) -> None:
@@ -107,8 +123,14 @@ def _show_rows(rows: list[Row], shown: Console) -> None:
     if any(row.size != kernel_bench.LATENCY_SIZE for row in rows):
         shown.print(table.speed(rows, kernel_bench.LATENCY_SIZE))
     shown.print(table.latency(rows, kernel_bench.LATENCY_SIZE))
-    shown.print(table.verdicts(targets.judge(rows)))
-    shown.print(f"{rows[0].machine}; {rows[0].threads} threads; {rows[0].versions}", highlight=False)
+    if rows[0].device == "cpu":  # promises are for the host
+        shown.print(table.verdicts(targets.judge(rows)))
+    _show_place(rows[0], shown)
+
+
+def _show_place(row: Row | RoundRow, shown: Console) -> None:
+    card = "" if row.device == "cpu" else f"{row.device}; "
+    shown.print(f"{card}{row.machine}; {row.threads} threads; {row.versions}", highlight=False)
 
 
 # ---- rounds ---------------------------------------------------------------------------------------------------------
@@ -121,13 +143,15 @@ def whole_rounds(
     threads: Threads = None,
     rounds: Rounds = 7,
     scaling: Annotated[bool, typer.Option("--scaling", help="Also W1, W2 with 10 to 10,000 clients.")] = False,
+    device: Device = "cpu",
     json_file: Annotated[Path | None, typer.Option("--json", help="Write all measurements as JSON.")] = None,
     plot: Plot = None,
 ) -> None:
     """Time whole rounds beside a plain PyTorch client loop and torch.func.vmap, over the cohort at once and in chunks.
 
     Clients train with SGD, the server steps with FedAdam. All contenders of a workload see the same batches, must agree
-    about the aggregate before any is timed, and take turns.
+    about the aggregate before any is timed, and take turns. On a card executor 'device' is timed, 'batched' beside it,
+    and the clock is read when the card is done.
 
     Workloads: W1 softmax regression, W2 MLP, W3 EMNIST CNN, LSTM Shakespeare, AE EMNIST autoencoder, SO-LR sparse
     logistic regression, ResNet ResNet-18 with group norm, one client.
@@ -135,7 +159,7 @@ def whole_rounds(
     Example: fastfed bench rounds --workloads W1,W2 --scale 0.1 --json out/rounds.json --plot out/rounds.png
     """
     _need_benchmark_package()
-    plan = _rounds_plan(workloads, scale, rounds, threads, scaling)
+    plan = _rounds_plan(workloads, scale, rounds, threads, scaling, _place(device))
     from ..bench import rounds as round_bench
 
     shown = console()
@@ -153,7 +177,9 @@ def whole_rounds(
             shown.print(f"Picture: {plot}")
 
 
-def _rounds_plan(workloads: str, scale: float, rounds: int, threads: int | None, scaling: bool) -> RoundsPlan:
+def _rounds_plan(
+    workloads: str, scale: float, rounds: int, threads: int | None, scaling: bool, place: Place
+) -> RoundsPlan:
     import torch
 
     from ..bench import rounds as round_bench
@@ -162,7 +188,10 @@ def _rounds_plan(workloads: str, scale: float, rounds: int, threads: int | None,
         chosen = round_bench.choose_workloads([part.strip() for part in workloads.split(",")])
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--workloads") from None
-    return round_bench.Plan(chosen, scale, rounds, threads or torch.get_num_threads(), scaling)
+    if scaling and place.on_card:
+        raise typer.BadParameter("is about threads of the host, and --device is not the cpu", param_hint="--scaling")
+    executor = "device" if place.on_card else "native"
+    return round_bench.Plan(chosen, scale, rounds, threads or torch.get_num_threads(), scaling, executor, place)
 
 
 def _show_rounds(results: Results, shown: Console) -> None:
@@ -173,6 +202,6 @@ def _show_rounds(results: Results, shown: Console) -> None:
         shown.print(sentence, highlight=False)
     if results.scaling:
         shown.print(round_table.scaling(results.scaling))
-    shown.print(round_table.verdicts(round_targets.judge(results)))
-    first = results.rows[0]
-    shown.print(f"{first.machine}; {first.threads} threads; {first.versions}", highlight=False)
+    if results.rows[0].device == "cpu":  # promises are for the host
+        shown.print(round_table.verdicts(round_targets.judge(results)))
+    _show_place(results.rows[0], shown)

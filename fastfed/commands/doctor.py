@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .terminal import CommandError, console
+from .terminal import ASKED_WRONGLY, CommandError, complain, console
 
 if TYPE_CHECKING:
     from ..doctor import Report
@@ -15,22 +15,30 @@ if TYPE_CHECKING:
 
 def doctor(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
+    self_test: Annotated[bool, typer.Option("--self-test", help="Test the device engine on every card.")] = False,
 ) -> None:
-    """Say which backends work here, and what the others lack.
+    """Say which backends and cards work here, and what the others lack.
 
-    Each backend that can start takes one small step, compared with the reference. Exit code 0 if a fast one works.
+    Each backend that can start takes one small step, compared with the reference. Exit code 0 if a fast one works and
+    no card failed its self-test, which runs small rounds on the card; 2 if there is no card to test.
 
-    Example: fastfed doctor --json
+    Example: fastfed doctor --self-test
     """
     from ..doctor import examine
 
-    report = examine()
+    report = examine(self_test)
     if as_json:
         print(json.dumps(report.as_dict(), indent=1))
     else:
         _show(report)
     if not report.fast:
         raise CommandError("no fast backend works here; only the slow reference is left (the table above says why)")
+    failed = [f"cuda:{patient.card.index}" for patient in report.cards if patient.passed is False]
+    if failed:
+        raise CommandError(f"the self-test failed on {', '.join(failed)}: executor 'device' refuses to run there")
+    if self_test and all(patient.passed is None for patient in report.cards):
+        complain(report.no_card or f"the self-test {report.cards[0].self_test}")
+        raise typer.Exit(ASKED_WRONGLY)
 
 
 def _show(report: Report) -> None:
@@ -50,3 +58,7 @@ def _show(report: Report) -> None:
         table.add_row(row.backend, usable, row.device, row.compiler, row.simd, threads, escape(row.why_not))
     shown.print(table)
     shown.print(f"CPU tensors run on: {escape(report.chosen)}", highlight=False)
+    for patient in report.cards:
+        shown.print(f"{escape(patient.card.words)}; self-test {escape(patient.self_test)}", highlight=False)
+    if report.no_card:
+        shown.print(escape(report.no_card), highlight=False)

@@ -68,10 +68,11 @@ def _told(error: Exception) -> tuple[int, str] | None:
         return FAILED, f"{error.filename or 'the system'}: {error.strerror or error}"
     from ..config import ConfigError  # not before an error asks for it: it takes a second
     from ..runs import DamagedRun, RunExists, RunFailed
+    from ..train.self_test import SelfTestFailed
 
     if isinstance(error, (ConfigError, RunExists, DamagedRun)):
         return ASKED_WRONGLY, str(error)
-    return (FAILED, str(error)) if isinstance(error, RunFailed) else None
+    return (FAILED, str(error)) if isinstance(error, (RunFailed, SelfTestFailed)) else None
 
 
 @contextmanager

@@ -73,9 +73,11 @@ class Device:
         if split is not None:
             self._check_head(split.head)
         check_examples(examples, self.network)
+        self._check_card()
         self.resident = resident(examples, self.device)
         self.meaning = meaning_of_bytes(examples.inputs, self.device)
         self.memory = self._default_memory() if memory is None else memory
+        self._limit = memory if memory is not None else free_memory(self.device)  # of one client; None: unknown
         self._layers: Layers | None = None
         if self.device.type != "cpu":
             self.why = f"{Device.why}; {self.resident.why}"
@@ -116,6 +118,13 @@ class Device:
                 part.add(at, training.x, training.start, scalars, training.squares)
                 at += len(chunk)
 
+    def _check_card(self) -> None:
+        """A card that computes small rounds wrongly is refused."""
+        if self.device.type == "cuda":
+            from .self_test import require  # which is built on this file
+
+            require(self.device)
+
     def _kind(self, optimizer: Client, work: RoundWork, batch: int) -> type[Chunk]:
         """How the clients of an optimizer train."""
         if why_not_fused(optimizer, work, self.network, self.packing) is not None:
@@ -129,13 +138,19 @@ class Device:
         return passing(work.examples, self.device)
 
     def _clients_at_once(self, work: RoundWork, optimizer: Client, batch: int, store: Resident) -> int:
-        """How many clients fit into the memory: at least one."""
+        """How many clients fit into the memory: one, if it is more than the usual share but not more than there is."""
         vectors = 4 + len(CLIENT_RULES[optimizer.rule].vectors) + 2 * (work.contrast is not None)
         vectors += (work.start.dim() == 2) + (work.corrections is not None) + (work.preconditioner is not None)
         vectors += 3 * getattr(optimizer, "same_batch", False) + 5 * work.measure_cosine
         numbers = vectors * self.packing.size + 3 * batch * sum(shape.numbers for shape in self.network.buffers)
         portion = int(work.counts.max()) * store.streamed_bytes
-        return max(1, self.memory // (4 * numbers + portion))
+        wanted = 4 * numbers + portion
+        if self._limit is not None and wanted > self._limit:
+            raise MemoryError(
+                f"memory: one client of this round takes about {wanted:,} bytes on {self.device}, and {self._limit:,} "
+                "are there; smaller batches take less, and executor 'eager' takes least"
+            )
+        return max(1, self.memory // wanted)
 
     def _default_memory(self) -> int:
         free = free_memory(self.device)
@@ -161,7 +176,7 @@ def _check_device(device: torch.device) -> None:
         return
     reason = BACKENDS["triton"].why_not()
     if reason is not None:
-        raise program.Unsupported(f"device: executor 'device' runs Triton kernels, and {reason}")
+        raise program.Unsupported(f"device: executor 'device' runs Triton kernels, which cannot run here: {reason}")
     wanted = "cpu" if interpreting() else "cuda"
     if device.type != wanted:
         where = "CPU tensors in Triton's interpreter" if interpreting() else "a CUDA device"

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ..clients import Client
-from ..data import Sparse
+from ..data import Inputs, Pixels, Sparse
 from ..data.resident import Resident, upload
 from ..kernels import CLIENT_RULES, Stream, client_state
 from ..kernels.layers import Dense
@@ -421,6 +421,12 @@ class FusedChunk(Chunk):
         return {**super().scalars(), "step_size": taken}
 
 
+def _channels(inputs: Inputs) -> int:
+    """Of images; 1 of everything else."""
+    numbers = inputs.bytes if isinstance(inputs, Pixels) else inputs
+    return numbers.shape[1] if isinstance(numbers, Tensor) and numbers.dim() == 4 else 1
+
+
 class ClientChunk(FusedChunk):
     """One client per program, all steps in one launch: for models of a single dense layer that fit."""
 
@@ -436,6 +442,7 @@ class ClientChunk(FusedChunk):
             "its layer is not dense": not isinstance(layer, Dense),
             "its loss is not cross entropy": network.loss != "cross_entropy",
             "its inputs are sparse": isinstance(inputs, Sparse),
+            "its images have channels, which the store keeps in another order than the weights": _channels(inputs) > 1,
             "SM3 raises maxima between steps": CLIENT_RULES[optimizer.rule].cover is not None,
             "it has more classes, or a larger batch, than one tile": isinstance(layer, Dense)
             and not client.fits(layer, batch),

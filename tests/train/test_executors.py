@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -9,6 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from fastfed import clients
+from fastfed.kernels import registry
+from fastfed.program import Unsupported
 from fastfed.train import DeltaPolicy, Outcome, RoundWork
 from fastfed.train.executors import make
 
@@ -209,6 +212,35 @@ def test_auto_falls_back_to_eager_and_says_why() -> None:
     assert executor.name == "eager"
     assert "native" in executor.why
     assert executor.run(round_of(network())).delta.any()
+
+
+@pytest.fixture
+def no_card(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Neither a card nor Triton's interpreter."""
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    registry._triton_why_not.cache_clear()
+    yield
+    registry._triton_why_not.cache_clear()
+
+
+@pytest.mark.usefixtures("no_card")
+def test_device_without_a_card_or_without_triton_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    begins = r"^device: executor 'device' runs Triton kernels, which cannot run here: "
+    with pytest.raises(Unsupported, match=f"{begins}no CUDA device"):
+        make("device", network(), "cross_entropy", vectors(), device="cuda")
+    registry._triton_why_not.cache_clear()
+    monkeypatch.setattr(registry.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(Unsupported, match=rf"{begins}the package 'triton' is not installed \(pip install "):
+        make("device", network(), "cross_entropy", vectors(), device="cuda")
+
+
+def test_device_on_the_cpu_of_a_machine_with_a_card_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    usable = registry.Backend("triton", lambda: None, lambda: ("cuda",))
+    monkeypatch.setitem(registry.BACKENDS, "triton", usable)
+    with pytest.raises(Unsupported, match=r"^device: executor 'device' runs on a CUDA device, got cpu$"):
+        make("device", network(), "cross_entropy", vectors())
 
 
 @executors("native")
