@@ -17,9 +17,9 @@ def find_devices(device: Devices) -> tuple[torch.device, ...]:
 
     Only Triton's interpreter, which pretends that the CPU is a card, may have it several times.
     """
-    if device == ALL_CARDS:
-        return _all_cards()
     names = _names(device)
+    if names == [ALL_CARDS]:
+        return _all_cards()
     if not names:
         raise ValueError(f"device: must name at least one device, got {device!r}")
     found = tuple(find_device(name) for name in names)
