@@ -17,7 +17,7 @@ from torch import Tensor
 from ..bound import device, largest, rules, total
 from ..launch import launch
 from ..tiles import block_for, blocks_of
-from ..vectors import load, new_partials, place, store, sum_of_squares
+from ..vectors import load, place, store, sum_of_squares
 from ..weighted_sum import TAIL, summing_blocks
 
 _PARTS = 256  # partial sums of squares added up side by side
@@ -50,8 +50,8 @@ def _weigh(partials, shares, limits, norms, weights, parts, PARTS: tl.constexpr)
 
 
 def squares(x: Tensor, start: Tensor, out: Tensor) -> None:
-    """Sums of squares of x - start, in parts: x (clients, d), start (d,) or (clients, d), `out` float64 as
-    `new_partials` makes it. Which elements make a part depends on d alone."""
+    """Sums of squares of x - start, in parts: x (clients, d), start (d,) or (clients, d), `out` (clients,
+    parts) float64. How many parts there are, and of which elements, depends on d alone."""
     clients, d = x.shape
     own = start.dim() == 2
     launch(_delta_squares, clients * blocks_of(d), x, x, start, out, d, OWN=own, BLOCK=block_for(d))
@@ -63,9 +63,9 @@ def weigh(x: Tensor, start: Tensor, shares: Tensor, limits: Tensor | None, norms
 
     `norms` (clients,) float64 receives the deltas' norms.
     """
-    partials = new_partials(x)
+    clients, parts = len(x), blocks_of(x.shape[1])
+    partials = torch.empty((clients, parts), dtype=torch.float64, device=x.device)
     squares(x, start, partials)
-    clients, parts = partials.shape
     weights = torch.empty(clients, dtype=torch.float32, device=x.device)
     launch(_weigh, clients, x, partials, shares, limits, norms, weights, parts, PARTS=_PARTS)
     return weights
