@@ -69,7 +69,8 @@ def test_only_the_interpreter_has_the_cpu_several_times(monkeypatch: pytest.Monk
         ("cpu,,cpu", r"^device: must be one that torch has here, as in cpu, got ''"),
         ("cpu,cpu:1", r"^device: must be one of the 1 that are here \(cpu:0\), got 'cpu:1'"),
         ("cpu,meta", r"^device: must be one that holds numbers, got 'meta'"),
-        (3.5, r"^device: must be one that torch has here, as in cpu, got '3.5'"),
+        (3.5, r"^device: must be one that torch has here, as in cpu, got 3.5"),
+        (["cpu", None], r"^device: must be one that torch has here, as in cpu, got None"),
     ],
 )
 def test_unknown_devices_are_refused(given: Any, sentence: str) -> None:
