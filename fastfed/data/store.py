@@ -91,6 +91,12 @@ class Pixels:
         std = torch.tensor(self.std, dtype=dtype).view(1, -1, 1, 1)
         return (self.bytes[rows].to(dtype) / 255 - mean) / std
 
+    def scale_and_shift(self) -> tuple[Tensor, Tensor]:
+        """What bytes stand for is ``scale * byte + shift``: (channels,) float32 each."""
+        channels = self.bytes.shape[1]
+        mean, std = (torch.tensor(given, dtype=torch.float64).expand(channels) for given in (self.mean, self.std))
+        return (1 / (255 * std)).float(), (-mean / std).float()
+
     def values_of_bytes(self) -> Tensor:
         """What each byte stands for in each channel: (channels, 256) float32."""
         channels = self.bytes.shape[1]

@@ -65,7 +65,8 @@ class Program:
     """A model's forward pass and loss. Value 0 is the input, value `output` is what the loss sees.
 
     `layouts` names the slots that the engine holds with their axes permuted: an engine vector has the same offsets as
-    the packed vector, but other numbers' places within these slots.
+    the packed vector, but other numbers' places within these slots. `columns` names matrices whose columns the engine
+    holds pixel by pixel, (channels, pixels) of the image that they read, where torch has them channel by channel.
     """
 
     values: tuple[Value, ...]
@@ -74,6 +75,7 @@ class Program:
     loss: LossName
     output: int
     layouts: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    columns: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     input: int = 0
 
     @property
@@ -96,13 +98,15 @@ class Program:
         `tables=False` leaves the weights of sparse layers as torch has them: of the model that a round starts from and
         of the sum of deltas the engine turns them itself, on all threads.
         """
-        return self._rearrange(x, self.packing, self.engine_packing, self._moved(tables))
+        moved = self._rearrange(x, self.packing, self.engine_packing, self._moved(tables))
+        return self._reordered(moved, self.columns)
 
     def from_engine(self, x: Tensor, *, tables: bool = True) -> Tensor:
         """The packed vector of engine vector `x` (d,) or (n, d); `x` itself if the layouts are the same."""
         moved = self._moved(tables)
         back = {name: tuple(axes.index(axis) for axis in range(len(axes))) for name, axes in moved.items()}
-        return self._rearrange(x, self.engine_packing, self.packing, back)
+        torch_columns = self._reordered(x, {name: (p, c) for name, (c, p) in self.columns.items()})
+        return self._rearrange(torch_columns, self.engine_packing, self.packing, back)
 
     def spec(self) -> tuple[list[tuple], list[tuple]]:
         """Values and instructions as plain tuples, for the engine's constructor."""
@@ -119,6 +123,16 @@ class Program:
 
     def _layout(self, slot: Slot) -> tuple[int, ...]:
         return self.layouts.get(slot.name, tuple(range(len(slot.shape))))
+
+    def _reordered(self, x: Tensor, columns: Mapping[str, tuple[int, int]]) -> Tensor:
+        """With the columns of these matrices, outer x inner of them, inner by inner."""
+        if not columns:
+            return x
+        out, tensors = x.clone(), self.engine_packing.views(x)
+        for name, place in self.engine_packing.views(out).items():
+            if name in columns:
+                place.copy_(tensors[name].unflatten(-1, columns[name]).transpose(-1, -2).flatten(-2))
+        return out
 
     @staticmethod
     def _rearrange(x: Tensor, source: Packing, target: Packing, axes: Mapping[str, tuple[int, ...]]) -> Tensor:

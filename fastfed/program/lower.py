@@ -50,6 +50,29 @@ def lower(program: Program) -> Network:
     return _Lowering(program).network()
 
 
+def with_pixel_columns(program: Program) -> Program:
+    """The same program, where dense layers that read a flattened image have their columns in the order in which the
+    image is stored: flattening it is then no work at all."""
+    names = {slot.offset: slot.name for slot in program.packing.slots}
+    users = Counter(offset for step in program.instructions for offset in step.params if offset >= 0)
+    columns = {}
+    for flat in program.instructions:
+        readers = [step for step in program.instructions if flat.output in step.inputs]
+        image = program.values[flat.inputs[0]]
+        if flat.op != "flatten" or image.kind != "image" or flat.output == program.output or not _is_dense(image):
+            continue
+        if all(step.op == "linear" and users[step.params[0]] == 1 for step in readers):
+            channels, pixels = image.shape[0], image.shape[1] * image.shape[2]
+            columns |= {names[step.params[0]]: (channels, pixels) for step in readers}
+    return replace(program, columns=columns)
+
+
+def _is_dense(image: Value) -> bool:
+    """Whether pixels follow each other in memory without a gap, and several numbers each."""
+    shape = shape_of(image)
+    return shape.stride == shape.width and stride_of(shape.rows * shape.width) == shape.rows * shape.width
+
+
 def stride_of(width: int) -> int:
     """How far apart rows of so many numbers lie."""
     return width if width < _BORDER else -(-width // _BORDER) * _BORDER
@@ -109,12 +132,19 @@ class _Lowering:
 
     def _add(self, step: Instruction) -> None:
         layer = _LAYERS[step.op](self, step)
-        if isinstance(layer, Reorder) and _is_plain(layer):
+        if isinstance(layer, Reorder) and (_is_plain(layer) or self._is_read_by_pixels(step)):
             self.alias[step.output] = step.inputs[0]
             return
         inputs = tuple(self._root(value) for value in step.inputs)
         params = tuple(offset for offset in step.params if offset >= 0)
         self.drafts.append(_Draft(layer, inputs, step.output, params))
+
+    def _is_read_by_pixels(self, flat: Instruction) -> bool:
+        """Whether those who read a flattened image have their columns in the order of the image."""
+        offsets = {slot.name: slot.offset for slot in self.program.packing.slots}
+        ordered = {offsets[name] for name in self.program.columns}
+        readers = [step for step in self.program.instructions if flat.output in step.inputs]
+        return bool(readers) and all(step.op == "linear" and step.params[0] in ordered for step in readers)
 
     def _with_curves(self) -> list[_Draft]:
         """Curves that read off their output, put behind the step that makes their input for nobody else."""

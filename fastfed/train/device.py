@@ -6,6 +6,7 @@ bits of the result do not depend on how many those are.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -16,14 +17,14 @@ from .. import program
 from ..clients import Client
 from ..data import Examples, Sparse
 from ..data.resident import Resident, free_memory, passing, resident
-from ..kernels import CLIENT_RULES
+from ..kernels import CLIENT_RULES, registry
 from ..kernels.registry import BACKENDS, interpreting
 from ..losses import Loss
 from ..packing import Packing
-from ..program.lower import lower
+from ..program.lower import lower, with_pixel_columns
 from .batches import steps_taken
-from .device_chunk import Chunk, FusedChunk, KeptChunk
-from .device_inputs import check_examples, values_of_bytes
+from .device_chunk import Chunk, ClientChunk, FusedChunk, KeptChunk
+from .device_inputs import check_examples, meaning_of_bytes
 from .fused import why_not_fused
 from .lanes import LANES, LaneSum, Terms, outcome
 from .model import fitting_examples
@@ -33,6 +34,7 @@ from .work import Outcome, RoundWork
 if TYPE_CHECKING:
     from ..kernels.triton.engine.layers import Layers
 
+_KERNELS = registry.__package__
 MEMORY = 1 << 30  # bytes that a chunk of clients may take, by estimate, in the interpreter ...
 MEMORY_SHARE = 0.5  # ... and of what is free on a card once the examples are there
 
@@ -72,7 +74,7 @@ class Device:
             self._check_head(split.head)
         check_examples(examples, self.network)
         self.resident = resident(examples, self.device)
-        self.values_of_bytes = values_of_bytes(examples.inputs, self.device)
+        self.meaning = meaning_of_bytes(examples.inputs, self.device)
         self.memory = self._default_memory() if memory is None else memory
         self._layers: Layers | None = None
         if self.device.type != "cpu":
@@ -107,16 +109,18 @@ class Device:
         work, steps = part.terms.work, part.terms.steps
         store, batch = self._store(work), longest_batch(work)
         for optimizer, place, clients in portions(work, steps, part.places):
-            kind, at = self._kind(optimizer, work), place
+            kind, at = self._kind(optimizer, work, batch), place
             for chunk in clients.split(self._clients_at_once(work, optimizer, batch, store)):
-                training = kind(self, self._layers_for(len(chunk), batch), store, work, optimizer, chunk, steps[chunk])
+                training = kind(self, batch, store, work, optimizer, chunk, steps[chunk])
                 scalars = training.train()
-                part.add(at, training.x, training.start, scalars)
+                part.add(at, training.x, training.start, scalars, training.squares)
                 at += len(chunk)
 
-    def _kind(self, optimizer: Client, work: RoundWork) -> type[Chunk]:
-        kept = why_not_fused(optimizer, work, self.network, self.packing) is not None
-        return KeptChunk if kept else FusedChunk
+    def _kind(self, optimizer: Client, work: RoundWork, batch: int) -> type[Chunk]:
+        """How the clients of an optimizer train."""
+        if why_not_fused(optimizer, work, self.network, self.packing) is not None:
+            return KeptChunk
+        return ClientChunk if ClientChunk.why_not(self, optimizer, batch) is None else FusedChunk
 
     def _store(self, work: RoundWork) -> Resident:
         if work.examples is None or work.examples is self.examples:
@@ -137,7 +141,7 @@ class Device:
         free = free_memory(self.device)
         return MEMORY if free is None else max(1, int(MEMORY_SHARE * free))
 
-    def _layers_for(self, clients: int, batch: int) -> Layers:
+    def layers_for(self, clients: int, batch: int) -> Layers:
         """Buffers for a chunk: the last ones, if they fit."""
         from ..kernels.triton.engine.layers import Layers
 
@@ -153,6 +157,8 @@ class Device:
 
 
 def _check_device(device: torch.device) -> None:
+    if _is_stubbed():
+        return
     reason = BACKENDS["triton"].why_not()
     if reason is not None:
         raise program.Unsupported(f"device: executor 'device' runs Triton kernels, and {reason}")
@@ -160,6 +166,12 @@ def _check_device(device: torch.device) -> None:
     if device.type != wanted:
         where = "CPU tensors in Triton's interpreter" if interpreting() else "a CUDA device"
         raise program.Unsupported(f"device: executor 'device' runs on {where}, got {device}")
+
+
+def _is_stubbed() -> bool:
+    """Whether kernels are written down instead of run (``bench.device_costs``): then any tensors will do."""
+    launching = sys.modules.get(f"{_KERNELS}.triton.launch")
+    return launching is not None and launching.stubbed()
 
 
 def _trace(module: nn.Module, examples: Examples, loss: Loss) -> program.Program:
@@ -170,7 +182,7 @@ def _trace(module: nn.Module, examples: Examples, loss: Loss) -> program.Program
     traced = program.trace(module, dense, loss)
     if traced.packing.dtype is not torch.float32:
         raise program.Unsupported(f"module: the device engine computes in float32, not {traced.packing.dtype}")
-    return traced
+    return with_pixel_columns(traced)
 
 
 def groups(work: RoundWork, steps: Tensor) -> Iterator[tuple[Client, Tensor]]:

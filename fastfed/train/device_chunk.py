@@ -8,12 +8,15 @@ device, or is done client by client.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from ..clients import Client
+from ..data import Sparse
 from ..data.resident import Resident, upload
 from ..kernels import CLIENT_RULES, Stream, client_state
 from ..kernels.layers import Dense
@@ -41,13 +44,18 @@ def _picked(source: Tensor, rows: Tensor, device: torch.device) -> Tensor:
 
 
 class Chunk:
-    """What the local training of some clients of a work shares, whatever becomes of their gradients: models `x`
-    (chunk, d) in the engine's layout, the models they `start` from, (d,) if all from one."""
+    """What the local training of some clients of a work shares, whatever becomes of their gradients.
+
+    Models `x` (chunk, d) in the engine's layout, the models they `start` from, (d,) if all from one; the `squares`
+    (chunk,) float64 of the norms of what they have moved by, where training finds them by the way.
+    """
+
+    squares: Tensor | None = None
 
     def __init__(
         self,
         engine: Device,
-        layers: Layers,
+        batch: int,
         store: Resident,
         work: RoundWork,
         optimizer: Client,
@@ -56,45 +64,59 @@ class Chunk:
     ) -> None:
         from ..kernels.triton.engine.losses import Tally
 
-        self.engine, self.layers, self.work = engine, layers, work
+        self.engine, self.work = engine, work
         self.optimizer, self.clients, self.steps = optimizer, clients, steps
-        self.device, self.batch, self.longest = engine.device, layers.batch, int(steps.max())
-        self.start, self.x = self._starts()
+        self.device, self.batch, self.longest = engine.device, batch, int(steps.max())
+        self.start = self._starts()
+        self.x = self._models()
         self.correction = None if work.corrections is None else self._in_engine(work.corrections, clients)
         self.preconditioner = None if work.preconditioner is None else self._in_engine(work.preconditioner)
         source, rows = store.portion(rows_of_clients(work, clients))
-        self.gathering = Gathering(engine.network, source, engine.values_of_bytes)
+        self.gathering = Gathering(engine.network, source, engine.meaning)
         self.batches = ChunkBatches(work, clients, self.device, rows=rows, widths=[self.batch] * self.longest)
         self.known, self.rows = range(0), torch.empty(0)
         self.lengths = upload(batch_lengths(work, clients, self.longest).int(), self.device)
         self._ids = upload(work.ids[clients], self.device)
         self._steps = torch.arange(self.longest, device=self.device)
         self._keys = tuple(_key(work.seed, Purpose.DROPOUT + i) for i in range(engine.program.dropouts))
-        self.targets, self.counts = self._new_targets()
         self.losses = torch.full((len(clients), 3), torch.nan, dtype=torch.float64, device=self.device)
         self.losses[:, 2] = 0
         self._tally: type[Tally] = Tally
 
-    def _starts(self) -> tuple[Tensor, Tensor]:
+    def _starts(self) -> Tensor:
+        """The models that clients start from: (d,), or (chunk, d)."""
         work, clients = self.work, self.clients
         if work.start.dim() == 1:
-            start = self._in_engine(work.start)
-            return start, start.repeat(len(clients), 1)
-        which = torch.zeros_like(clients) if work.model is None else work.model[clients]
-        start = self._in_engine(work.start, which)
-        return start, start.clone()
+            return self._in_engine(work.start)
+        return self._in_engine(work.start, torch.zeros_like(clients) if work.model is None else work.model[clients])
+
+    def _models(self) -> Tensor:
+        """The clients' own models (chunk, d), at their start."""
+        return self.start.repeat(len(self.clients), 1) if self.start.dim() == 1 else self.start.clone()
 
     def _in_engine(self, vectors: Tensor, rows: Tensor | None = None) -> Tensor:
         """Packed vectors, or these rows of them, on the device in the engine's layout."""
         there = upload(vectors, self.device) if rows is None else _picked(vectors, rows, self.device)
         return self.engine.program.to_engine(there).contiguous()
 
-    def _new_targets(self) -> tuple[Tensor, Tensor | None]:
+    @cached_property
+    def layers(self) -> Layers:
+        """The buffers of the layers, and the passes over them."""
+        return self.engine.layers_for(len(self.clients), self.batch)
+
+    @cached_property
+    def targets(self) -> Tensor:
+        """A step's labels (chunk, batch * rows) int32, or other targets (chunk, batch * rows, width)."""
         shape, clients = self.engine.network.shape, len(self.clients)
         if self.engine.network.loss == "cross_entropy":
-            labels = torch.empty((clients, self.batch * shape.rows), dtype=torch.int32, device=self.device)
-            return labels, torch.empty(clients, device=self.device)
-        return torch.empty((clients, self.batch * shape.rows, shape.width), device=self.device), None
+            return torch.empty((clients, self.batch * shape.rows), dtype=torch.int32, device=self.device)
+        return torch.empty((clients, self.batch * shape.rows, shape.width), device=self.device)
+
+    @cached_property
+    def counts(self) -> Tensor | None:
+        """How many labels of a step count (chunk,); None where targets are no labels."""
+        labels = self.engine.network.loss == "cross_entropy"
+        return torch.empty(len(self.clients), device=self.device) if labels else None
 
     def draws(self, step: int, training: bool = True) -> Draws:
         """The random numbers of a step."""
@@ -118,17 +140,20 @@ class Chunk:
         """All local steps; the scalars by name, (chunk,) float64."""
         for step in range(self.longest):
             self.step(step)
-        further = self.finish()
+        self.finish()
+        return self.scalars()
+
+    def scalars(self) -> dict[str, Tensor]:
+        """What is told of each client, by name: (chunk,) float64."""
         first, last, total = self.losses.unbind(1)
-        return {"first_loss": first, "last_loss": last, "mean_loss": total / upload(self.steps, self.device), **further}
+        return {"first_loss": first, "last_loss": last, "mean_loss": total / upload(self.steps, self.device)}
 
     def step(self, step: int) -> None:
         """One local step (from 0)."""
         raise NotImplementedError
 
-    def finish(self) -> dict[str, Tensor]:
-        """What is left to do after the last step, and further scalars."""
-        raise NotImplementedError
+    def finish(self) -> None:
+        """What is left to do after the last step."""
 
 
 def _key(seed: int, purpose: int) -> tuple[int, int]:
@@ -209,9 +234,9 @@ class KeptChunk(Chunk):
         entries = terms[:, None] * torch.tensor([float(step == 0), 1.0, 1.0], dtype=torch.float64, device=self.device)
         self.losses += torch.where(active[:, None], entries, 0.0)
 
-    def finish(self) -> dict[str, Tensor]:
+    def scalars(self) -> dict[str, Tensor]:
         cosine = {} if self.cosine is None else {"min_cosine": self.cosine.least}
-        return {"step_size": self.size, **cosine}
+        return {**super().scalars(), "step_size": self.size, **cosine}
 
 
 class _Anchors:
@@ -288,10 +313,6 @@ class FusedChunk(Chunk):
         self.state = client_state(optimizer.rule, self.x, **made)
         self.cover = _Cover(self) if entry.cover is not None else None
         self.rule = self._rule(entry.formula)
-        self.lazy = self._lazy_layer()
-        self.inputs = [self.layers.values[0]]
-        if self.lazy is not None:
-            self.inputs.append(torch.empty_like(self.inputs[0]))
         self.nobody = torch.zeros_like(self.lengths[0])
 
     @staticmethod
@@ -301,7 +322,14 @@ class FusedChunk(Chunk):
 
         return Rule(getattr(rules, f"direction_{formula}"))
 
-    def _lazy_layer(self) -> Dense | None:
+    @cached_property
+    def inputs(self) -> list[Tensor]:
+        """The buffers of inputs that steps take in turns: two, if a step also reads those of the step before."""
+        first = self.layers.values[0]
+        return [first] if self.lazy is None else [first, torch.empty_like(first)]
+
+    @cached_property
+    def lazy(self) -> Dense | None:
         """The first layer, if its update can wait for the next step: SM3's would raise maxima that belong to another
         step."""
         from ..kernels.triton.engine import products
@@ -364,7 +392,7 @@ class FusedChunk(Chunk):
         args = (self.x, layers.values[0], before, layers.grads[output], layers.values[output])
         products.update_forward(layer, self.batch, *args, self.lengths[step], last_lengths, last_sink, self.rule)
 
-    def finish(self) -> dict[str, Tensor]:
+    def finish(self) -> None:
         from ..kernels.triton.engine import products
 
         last = self.longest - 1
@@ -372,8 +400,64 @@ class FusedChunk(Chunk):
             d_made = self.layers.grads[self.engine.network.steps[0].output]
             args = (self.x, self.inputs[last % 2], d_made, self.lengths[last], self.sink(last), self.rule)
             products.update(self.lazy, self.batch, *args)
+
+    def scalars(self) -> dict[str, Tensor]:
         rates = learning_rates(self.work, self.optimizer, self.clients, self.longest)
-        return {"step_size": upload(rates.gather(0, (self.steps - 1)[None])[0], self.device)}
+        taken = upload(rates.gather(0, (self.steps - 1)[None])[0], self.device)
+        return {**super().scalars(), "step_size": taken}
+
+
+class ClientChunk(FusedChunk):
+    """One client per program, all steps in one launch: for models of a single dense layer that fit."""
+
+    @staticmethod
+    def why_not(engine: Device, optimizer: Client, batch: int) -> str | None:
+        """Why a model, optimizer and batch cannot be trained so; None if they can."""
+        from ..kernels.triton.engine import client
+
+        network, inputs = engine.network, engine.examples.inputs
+        layer = network.steps[0].layer
+        reasons = {
+            "the model has more than one layer": len(network.steps) != 1,
+            "its layer is not dense": not isinstance(layer, Dense),
+            "its loss is not cross entropy": network.loss != "cross_entropy",
+            "its inputs are sparse": isinstance(inputs, Sparse),
+            "SM3 raises maxima between steps": CLIENT_RULES[optimizer.rule].cover is not None,
+            "it has more classes, or a larger batch, than one tile": isinstance(layer, Dense)
+            and not client.fits(layer, batch),
+        }
+        return next((reason for reason, holds in reasons.items() if holds), None)
+
+    def _models(self) -> Tensor:
+        """Not copies of the start model: the kernel reads that itself, and writes every number of theirs."""
+        return torch.empty((len(self.clients), self.start.shape[-1]), device=self.device)
+
+    def train(self) -> dict[str, Tensor]:
+        from ..kernels.triton.engine import client
+
+        layer = self.engine.network.steps[0].layer
+        assert isinstance(layer, Dense)
+        known, rows = self.batches.table(0)
+        if known.stop < self.longest:
+            rows = torch.cat([rows, *self._later_rows(known.stop)])
+        rounds = client.Rounds(rows, self.lengths, upload(self.steps, self.device), self.coef)
+        inputs = self.gathering.inputs.numbers
+        meaning = self.engine.meaning
+        affine = (None, None) if meaning is None else (meaning.scale, meaning.shift)
+        store = client.Examples(inputs, *affine, self.gathering.targets.numbers)
+        self.squares = torch.empty(len(self.clients), dtype=torch.float64, device=self.device)
+        results = client.Results(self.losses, self.squares)
+        pixels = inputs.shape[2] * inputs.shape[3] if inputs.dim() == 4 else layer.inputs
+        sink = self.sink(0)
+        client.train(layer, self.batch, pixels, self.x, self.start, store, rounds, results, sink, self.rule)
+        return self.scalars()
+
+    def _later_rows(self, step: int) -> Iterator[Tensor]:
+        """Of the steps from `step` on, as many at once as are known at once."""
+        while step < self.longest:
+            known, rows = self.batches.table(step)
+            yield rows
+            step = known.stop
 
 
 class _Cover:

@@ -24,17 +24,17 @@ class _Rows(NamedTuple):
 
 
 class Gathering:
-    """Gathers batches of a store for a network. `values_of_bytes` (channels, 256) is for images that are bytes."""
+    """Gathers batches of a store for a network; `meaning` is for images that are bytes."""
 
-    def __init__(self, network: Network, source: Copied | InPlace, values_of_bytes: Tensor | None) -> None:
-        self.network, self.values_of_bytes = network, values_of_bytes
+    def __init__(self, network: Network, source: Copied | InPlace, meaning: ByteMeaning | None) -> None:
+        self.network, self.meaning = network, meaning
         sides = source.examples if isinstance(source, InPlace) else source
         self.inputs, self.targets = _rows_of(sides.inputs), _rows_of(sides.targets)
 
     def inputs_of(self, rows: Tensor, lengths: Tensor, batch: int, into: Tensor) -> None:
         """The inputs of rows (clients, batch) into the network's first buffer."""
-        image = self.inputs.numbers.dim() == 4
-        self._gather(self.inputs, rows, lengths, batch, into, self.network.buffers[0], self.values_of_bytes, image)
+        image, table = self.inputs.numbers.dim() == 4, None if self.meaning is None else self.meaning.values
+        self._gather(self.inputs, rows, lengths, batch, into, self.network.buffers[0], table, image)
 
     def targets_of(self, rows: Tensor, lengths: Tensor, batch: int, into: Tensor, counts: Tensor | None) -> None:
         """The targets of rows (clients, batch); of labels, also how many count, `counts` (clients,)."""
@@ -70,9 +70,19 @@ def _rows_of(side: object) -> _Rows:
     return _Rows(side.contiguous())
 
 
-def values_of_bytes(inputs: Inputs, device: torch.device) -> Tensor | None:
-    """What bytes stand for, on the device, if the inputs are bytes."""
-    return upload(inputs.values_of_bytes(), device) if isinstance(inputs, Pixels) else None
+class ByteMeaning(NamedTuple):
+    """What bytes stand for, on a device: as a table (channels, 256), and as scale and shift (channels,)."""
+
+    values: Tensor
+    scale: Tensor
+    shift: Tensor
+
+
+def meaning_of_bytes(inputs: Inputs, device: torch.device) -> ByteMeaning | None:
+    """None, if the inputs are no bytes."""
+    if not isinstance(inputs, Pixels):
+        return None
+    return ByteMeaning(*(upload(each, device) for each in (inputs.values_of_bytes(), *inputs.scale_and_shift())))
 
 
 def check_examples(examples: Examples, network: Network) -> None:

@@ -119,9 +119,12 @@ class LaneSum:
             self.deltas = torch.zeros((len(terms.work) if home else n, d), dtype=torch.float32, device=device)
         self._rows = self.order if home else torch.arange(n)
 
-    def add(self, place: int, x: Tensor, start: Tensor, scalars: Mapping[str, Tensor]) -> None:
+    def add(
+        self, place: int, x: Tensor, start: Tensor, scalars: Mapping[str, Tensor], squares: Tensor | None = None
+    ) -> None:
         """Adds clients that have trained, from this place in the order on: their models x (n, d), which started from
-        `start` (d,) or (n, d), and their scalars (n,) float64 by name."""
+        `start` (d,) or (n, d), and their scalars (n,) float64 by name; the squares (n,) float64 of their moves' norms,
+        if they are known."""
         from ..kernels.triton.engine import deltas
 
         here = slice(place - self.places.start, place - self.places.start + len(x))
@@ -129,7 +132,7 @@ class LaneSum:
             self.measured[MEASURED.index(name), here] = values
         shares, *limits = self._numbers[:, here]
         norms = self.measured[MEASURED.index("delta_norm"), here]
-        weights = deltas.weigh(x, start, shares, limits[0] if limits else None, norms)
+        weights = deltas.weigh(x, start, shares, limits[0] if limits else None, norms, squares)
         deltas.fold(x, start, weights, self.sums, here.start, self.terms.lanes.run)
         if self.deltas is not None:
             self.deltas[upload(self._rows[here], self.device)] = self.packed(x - start)

@@ -46,23 +46,32 @@ MULTIPROCESSORS = {  # by compute capability
 
 @dataclass(frozen=True)
 class Card:
-    """`bandwidth` in bytes/s; `peaks` in FLOP/s by the numbers multiplied; `launch_seconds` is an estimate of what a
-    launch inside a replayed graph costs besides its work."""
+    """`bandwidth` of the memory and `cache_bandwidth` of the second-level cache in bytes/s; `peaks` in FLOP/s by the
+    numbers multiplied; `launch_seconds` is an estimate of what a launch inside a replayed graph costs besides its work.
+
+    The cache's is 5,120 bytes a clock (A100, published) at the boost clock, and taken to be the same a clock on the
+    others, of which nothing is published.
+    """
 
     name: str
     capability: int
     multiprocessors: int
     bandwidth: float
+    cache_bandwidth: float
     peaks: Mapping[str, float]
     launch_seconds: float = 2e-6
+
+
+def _peaks(fp32: float, tf32: float, half: float) -> dict[str, float]:
+    return {"fp32": fp32 * 1e12, "tf32": tf32 * 1e12, "fp16": half * 1e12, "bf16": half * 1e12}
 
 
 CARDS = {
     card.name: card
     for card in (
-        Card("A100", 80, 108, 1555e9, {"fp32": 19.5e12, "tf32": 156e12, "fp16": 312e12, "bf16": 312e12}),
-        Card("H100", 90, 132, 3350e9, {"fp32": 67e12, "tf32": 495e12, "fp16": 989e12, "bf16": 989e12}),
-        Card("B200", 100, 148, 8000e9, {"fp32": 80e12, "tf32": 1100e12, "fp16": 2250e12, "bf16": 2250e12}),
+        Card("A100", 80, 108, 1555e9, 5120 * 1.41e9, _peaks(19.5, 156, 312)),
+        Card("H100", 90, 132, 3350e9, 5120 * 1.83e9, _peaks(67, 495, 989)),
+        Card("B200", 100, 148, 8000e9, 5120 * 1.85e9, _peaks(80, 1100, 2250)),
     )
 }
 
@@ -81,24 +90,29 @@ PASSES = {
 @dataclass(frozen=True)
 class Cost:
     """What one launch must move and multiply. `flops` by precision (`PASSES`), two per multiplication of the product
-    itself; `programs` is how many there are, or None for enough to fill any card."""
+    itself; `programs` is how many there are, or None for enough to fill any card. `touched`: bytes that pass the cache,
+    those counted that are touched again (None: nothing is)."""
 
     bytes_read: float
     bytes_written: float
     flops: Mapping[str, float] = field(default_factory=dict)
     programs: int | None = None
+    touched: float | None = None
 
     @classmethod
     def of(cls, counts: Counts) -> Cost:
-        """The cost of a launch that the interpreter has counted."""
-        return cls(counts.bytes_read, counts.bytes_written, dict(counts.flops), counts.programs)
+        """The cost of a launch that the interpreter has counted: from memory every byte once, the rest by the cache."""
+        touched = counts.bytes_read + counts.bytes_written
+        moved = (counts.distinct_read, counts.distinct_written)
+        return cls(*moved, dict(counts.flops), counts.programs, touched)
 
     def seconds(self, card: Card) -> float:
         """The least time on `card`: its slower resource, as far as there are programs to use it, and the launch.
 
         A launch of fewer programs than the card has multiprocessors is given their share of the whole card.
         """
-        moving = (self.bytes_read + self.bytes_written) / card.bandwidth
+        moved = self.bytes_read + self.bytes_written
+        moving = max(moved / card.bandwidth, (moved if self.touched is None else self.touched) / card.cache_bandwidth)
         multiplying = sum(_products_seconds(precision, flops, card) for precision, flops in self.flops.items())
         used = 1.0 if self.programs is None else min(1.0, self.programs / card.multiprocessors)
         return max(moving, multiplying) / used + card.launch_seconds

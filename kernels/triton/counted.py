@@ -12,18 +12,24 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from .interpreted import READ, WRITE, Access, Observer, Product, Started, observed
 
 
 @dataclass
 class Counts:
     """One launch. `flops` of `tl.dot` by precision (``interpreted.Product``): two for each multiplication that the
-    product needs, however many passes the precision takes."""
+    product needs, however many passes the precision takes. `distinct_read` and `distinct_written` count every byte
+    once, however often it is touched, and none as read that the launch itself had written: what a cache that held
+    everything would move."""
 
     kernel: str
     programs: int = 0
     bytes_read: int = 0
     bytes_written: int = 0
+    distinct_read: int = 0
+    distinct_written: int = 0
     atomics: int = 0
     barriers: int = 0
     flops: Counter[str] = field(default_factory=Counter)
@@ -40,15 +46,29 @@ def counted() -> Iterator[list[Counts]]:
 class _Counting(Observer):
     def __init__(self) -> None:
         self.launches: list[Counts] = []
+        self._touched: dict[int, list[tuple[str, np.ndarray]]] = {}  # by width: kinds and addresses, in their order
 
     def launch_starts(self, launch: Started) -> None:
         self.launches.append(Counts(launch.kernel))
+        self._touched = {}
+
+    def launch_ends(self) -> None:
+        counts = self.launches[-1]
+        for width, touched in self._touched.items():
+            addresses = np.concatenate([found for _, found in touched])
+            written = np.concatenate([np.full(found.size, kind == WRITE) for kind, found in touched])
+            _, first = np.unique(addresses, return_index=True)
+            counts.distinct_read += width * int((~written[first]).sum())
+            counts.distinct_written += width * np.unique(addresses[written]).size
+        self._touched = {}
 
     def program_starts(self, index: tuple[int, int, int]) -> None:
         self.launches[-1].programs += 1
 
     def access(self, access: Access) -> None:
         counts, size = self.launches[-1], access.starts.size
+        if access.kind in (READ, WRITE):
+            self._touched.setdefault(access.width, []).append((access.kind, np.unique(access.starts)))
         if access.kind == READ:
             counts.bytes_read += size * access.width
         elif access.kind == WRITE:

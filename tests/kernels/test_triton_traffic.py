@@ -225,8 +225,8 @@ def test_few_programs_use_a_part_of_the_card() -> None:
 
 
 def test_a_cost_can_be_what_was_counted() -> None:
-    counts = Counts("_product", programs=50, bytes_read=10, bytes_written=20, flops=Counter({"tf32": 7}))
-    assert Cost.of(counts) == Cost(10, 20, {"tf32": 7}, 50)
+    counts = Counts("_product", 50, 10, 20, distinct_read=6, distinct_written=5, flops=Counter({"tf32": 7}))
+    assert Cost.of(counts) == Cost(6, 5, {"tf32": 7}, 50, touched=30)
 
 
 def test_an_unknown_precision_is_refused() -> None:

@@ -213,17 +213,17 @@ def test_same_bits_for_any_number_of_devices(case: Case) -> None:
             assert torch.equal(got.scalars[name].nan_to_num(), values.nan_to_num()), (devices, name)
 
 
-def softmax_work(clients: int = 20) -> tuple[tuple[Any, ...], RoundWork]:
-    """Many clients of a model of one layer, two a lane or three."""
-    module = module_of("softmax")
-    sizes = [1 + client % 3 for client in range(clients)]
-    work = round_of(module, sizes, rows=torch.arange(sum(sizes)) % 40, keep_deltas=False)
-    return (module, "cross_entropy", examples_of("softmax")), work
+def many_clients(task: str = "mlp") -> tuple[tuple[Any, ...], RoundWork]:
+    """20 clients, three a lane, of a model that trains layer by layer ("softmax": all in one launch)."""
+    module, sizes = module_of(task), [1 + client % 3 for client in range(20)]
+    rows, steps = torch.arange(sum(sizes)), torch.ones(20, dtype=torch.int64)
+    work = round_of(module, sizes, rows=rows, steps=steps, keep_deltas=False)
+    return (module, "cross_entropy", examples_of(task)), work
 
 
 @pytest.mark.parametrize("policy", [DeltaPolicy(), DeltaPolicy("uniform", clip=0.1, divide_by_steps=True)])
 def test_lanes_of_several_clients_have_the_same_bits_on_several_devices(policy: DeltaPolicy) -> None:
-    given, work = softmax_work()
+    given, work = many_clients("softmax")
     work = replace(work, policy=policy, steps=torch.full((20,), 2))
     wanted = Device(*given, device="cpu").run(work)
     for devices in (2, 3, LANES + 1):
@@ -235,7 +235,7 @@ def test_lanes_of_several_clients_have_the_same_bits_on_several_devices(policy: 
 
 
 def test_every_device_trains_its_share_in_buffers_of_its_own() -> None:
-    given, work = softmax_work()
+    given, work = many_clients()
     several = SeveralDevices(*given, devices=["cpu"] * 3)
     several.run(work)
     layers = [engine._layers for engine in several.engines]
@@ -244,17 +244,19 @@ def test_every_device_trains_its_share_in_buffers_of_its_own() -> None:
     assert [one.clients for one in layers if one is not None] == [6, 6, 8]  # of 20 in lanes of 3: 2, 2 and 3 of these
 
 
-def test_the_delta_pass_is_three_launches_a_chunk_and_one_a_round() -> None:
-    given, work = softmax_work()
+@pytest.mark.parametrize(("task", "measured"), [("mlp", 1), ("softmax", 0)])
+def test_the_delta_pass_is_three_launches_a_chunk_and_one_a_round(task: str, measured: int) -> None:
+    """Two, where training has found the norms by the way."""
+    given, work = many_clients(task)
     with launches() as seen:
-        Device(*given, device="cpu").run(replace(work, steps=torch.ones(20, dtype=torch.int64)))
+        Device(*given, device="cpu").run(work)
     passes = ("_delta_squares", "_weigh", "_fold_deltas", "_join")
-    assert [seen[name] for name in passes] == [1, 1, 1, 1]
+    assert [seen[name] for name in passes] == [measured, 1, 1, 1]
     assert not seen.keys() & {"_row_squares", "_scale_rows", "_weighted_sum"}
 
 
 def test_an_error_on_a_device_is_the_callers(monkeypatch: pytest.MonkeyPatch) -> None:
-    given, work = softmax_work()
+    given, work = many_clients()
     several = SeveralDevices(*given, devices=["cpu"] * 2)
     monkeypatch.setattr(several.engines[1], "train", lambda part: (_ for _ in ()).throw(MemoryError("card is full")))
     with pytest.raises(MemoryError, match="card is full"):
@@ -303,7 +305,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "eager": (lambda: simulation(executor="eager", device="cpu,cpu"), r"^device: executor 'eager' runs on one, only"),
     "native": (lambda: simulation(executor="native", device=["cpu"] * 2), r"^device: executor 'native' runs on one"),
     "threads": (lambda: small("cpu,cpu", threads=2), r"^threads: executor 'device' has no use for them, got 2"),
-    "none": (lambda: SeveralDevices(*softmax_work()[0], devices=[]), r"^devices: must name at least one device"),
+    "none": (lambda: SeveralDevices(*many_clients()[0], devices=[]), r"^devices: must name at least one device"),
 }
 
 

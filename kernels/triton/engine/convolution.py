@@ -244,7 +244,7 @@ def _update(
         g_bias += total(d, axis=0)
     w_at = client * sink.size + weight.offset + tap[:, None] * CO + n[None, :]
     start = tl.load(params + w_at, mask=(tap < TAPS)[:, None] & (n < CO)[None, :], other=0.0)
-    settle(sink, weight, g, start, client, tap, tap < TAPS, n, n < CO, CO, FORMULA, ADD, False)
+    settle(sink, sink.coef, weight, g, start, client, tap, tap < TAPS, n, n < CO, CO, FORMULA, ADD, False)
     if HAS_BIAS:
         if tile_m == 0:
             _settle_bias(sink, bias, g_bias, params, client, n, CO, FORMULA, ADD)

@@ -57,15 +57,20 @@ def squares(x: Tensor, start: Tensor, out: Tensor) -> None:
     launch(_delta_squares, clients * blocks_of(d), x, x, start, out, d, OWN=own, BLOCK=block_for(d))
 
 
-def weigh(x: Tensor, start: Tensor, shares: Tensor, limits: Tensor | None, norms: Tensor) -> Tensor:
+def weigh(
+    x: Tensor, start: Tensor, shares: Tensor, limits: Tensor | None, norms: Tensor, known: Tensor | None = None
+) -> Tensor:
     """The weights (clients,) float32 of the deltas of x (clients, d) in a sum: `shares` (clients,) float64, times what
     scales a delta down to the norm that `limits` (clients,) float64 allow it, and 0 where a delta is not finite.
 
-    `norms` (clients,) float64 receives the deltas' norms.
+    `norms` (clients,) float64 receives the deltas' norms. `known` (clients,) float64 are their squares, where training
+    has found them already: x is then not read.
     """
-    clients, parts = len(x), blocks_of(x.shape[1])
-    partials = torch.empty((clients, parts), dtype=torch.float64, device=x.device)
-    squares(x, start, partials)
+    partials = known
+    if partials is None:
+        partials = torch.empty((len(x), blocks_of(x.shape[1])), dtype=torch.float64, device=x.device)
+        squares(x, start, partials)
+    clients, parts = len(x), partials.numel() // len(x)
     weights = torch.empty(clients, dtype=torch.float32, device=x.device)
     launch(_weigh, clients, x, partials, shares, limits, norms, weights, parts, PARTS=_PARTS)
     return weights

@@ -164,7 +164,7 @@ def _settle_bias(sink, bias, g, x, client, n, N: tl.constexpr, FORMULA: tl.const
     """A tile of the bias's gradient, as a matrix of one row."""
     row = tl.arange(0, 1)
     start = tl.load(x + client * sink.size + bias.offset + n, mask=n < N, other=0.0)[None, :]
-    settle(sink, bias, g[None, :], start, client, row, row < 1, n, n < N, N, FORMULA, ADD, True)
+    settle(sink, sink.coef, bias, g[None, :], start, client, row, row < 1, n, n < N, N, FORMULA, ADD, True)
 
 
 @triton.jit
@@ -193,7 +193,7 @@ def _update(
         g = tl.dot(dz, _rows_first(value, client, r, rows, k, K, IN, CAPACITY), g, input_precision=PRECISION)
         g_bias += total(dz, axis=1)
     start = _weights(x, weight, client, sink.size, n, k, N, K)
-    settle(sink, weight, g, start, client, n, n < N, k, k < K, K, FORMULA, ADD, False)
+    settle(sink, sink.coef, weight, g, start, client, n, n < N, k, k < K, K, FORMULA, ADD, False)
     if HAS_BIAS:
         if tile_k == 0:
             _settle_bias(sink, bias, g_bias, x, client, n, N, FORMULA, ADD)
@@ -224,7 +224,7 @@ def _backward(
         dz = _columns_first(d_out, client, r, rows, n, N, OUT, CAPACITY)
         da = tl.dot(tl.trans(w), dz, da, input_precision=PRECISION)
         g = tl.dot(dz, a, input_precision=PRECISION)
-        settle(sink, weight, g, w, client, n, n < N, k, k < K, K, FORMULA, ADD, False)
+        settle(sink, sink.coef, weight, g, w, client, n, n < N, k, k < K, K, FORMULA, ADD, False)
         if HAS_BIAS:
             if tile_k == 0:
                 _settle_bias(sink, bias, total(dz, axis=1), x, client, n, N, FORMULA, ADD)
@@ -257,7 +257,7 @@ def _update_forward(
         w = _weights(x, weight, client, sink.size, n, k, N, K)
         if rows_before > 0:
             g = tl.dot(dz, _rows_first(before, client, r, rows_before, k, K, IN, CAPACITY), input_precision=PRECISION)
-            w = settle(sink, weight, g, w, client, n, n < N, k, k < K, K, FORMULA, False, False)
+            w = settle(sink, sink.coef, weight, g, w, client, n, n < N, k, k < K, K, FORMULA, False, False)
             w = tl.where((n < N)[:, None] & (k < K)[None, :], w, 0.0)
         a = _columns_first(value, client, r, rows, k, K, IN, CAPACITY)
         acc = tl.dot(w, a, acc, input_precision=PRECISION)
@@ -267,6 +267,7 @@ def _update_forward(
             row = tl.arange(0, 1)
             moved = settle(
                 sink,
+                sink.coef,
                 bias,
                 total(dz, axis=1)[None, :],
                 b[None, :],

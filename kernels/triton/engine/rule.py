@@ -63,7 +63,7 @@ class Rule(NamedTuple):
 
 @device
 def settle(
-    sink, place, g, start, client, row, row_mask, col, col_mask, COLS: tl.constexpr, FORMULA: tl.constexpr,
+    sink, coef, place, g, start, client, row, row_mask, col, col_mask, COLS: tl.constexpr, FORMULA: tl.constexpr,
     ADD: tl.constexpr, SMALL: tl.constexpr,
 ):  # fmt: skip
     """A tile `g` of the gradient of a matrix with `COLS` columns, at `row` and `col` of it; `start` is the same tile of
@@ -84,28 +84,28 @@ def settle(
         tl.store(sink.grad + element, g, mask=mask)
         return start
     else:
-        g = correct(sink, g, start, sink.coef, client, at, mask)
+        g = correct(sink, g, start, coef, client, at, mask)
         second = 0.0
         if sink.v is not None:
-            second = refreshed(load(sink.v, element, mask), g, sink, coefficient(sink.coef, client, REFRESH))
+            second = refreshed(load(sink.v, element, mask), g, sink, coefficient(coef, client, REFRESH))
         if sink.mu is not None:
             of_rows = (row, row_mask, place.rows, place.row_first, place.row_end)
             of_cols = (col, col_mask, place.cols, place.col_first, place.col_end)
             mu = sink.mu + client * sink.mu_size
             smallest = cover_minimum(mu, sink.axes, of_rows, of_cols, ROWS, TILE_COLS)
-            refresh = coefficient(sink.coef, client, REFRESH)
+            refresh = coefficient(coef, client, REFRESH)
             second = covered_moment(smallest, g, sink.nu, sink, refresh, element, mask, False)
-        taken, first = direction(g, load(sink.m, element, mask), second, sink, sink.coef, client, FORMULA)
-        end = rules.moved(start, taken, coefficient(sink.coef, client, STEP))
+        taken, first = direction(g, load(sink.m, element, mask), second, sink, coef, client, FORMULA)
+        end = rules.moved(start, taken, coefficient(coef, client, STEP))
         if SMALL:
             tl.debug_barrier()
         tl.store(sink.x + element, end, mask=mask)
         store(sink.m, element, first, mask)
         if sink.v is not None:
-            if coefficient(sink.coef, client, REFRESH) != 0:
+            if coefficient(coef, client, REFRESH) != 0:
                 tl.store(sink.v + element, second, mask=mask)
         if sink.mu is not None:
-            if coefficient(sink.coef, client, REFRESH) != 0:
+            if coefficient(coef, client, REFRESH) != 0:
                 store(sink.nu, element, second, mask)
                 raise_maxima(sink.maxima + client * sink.mu_size, sink.axes, second, mask, of_rows, of_cols)
         return end

@@ -71,7 +71,22 @@ def _update_table(
         g = tl.dot(is_word, d, g, input_precision=PRECISION)
     at = client * sink.size + weight.offset + word[:, None].to(tl.int64) * WIDTH + column[None, :]
     start = tl.load(params + at, mask=(word < WORDS)[:, None] & (column < WIDTH)[None, :], other=0.0)
-    settle(sink, weight, g, start, client, word, word < WORDS, column, column < WIDTH, WIDTH, FORMULA, ADD, False)
+    settle(
+        sink,
+        sink.coef,
+        weight,
+        g,
+        start,
+        client,
+        word,
+        word < WORDS,
+        column,
+        column < WIDTH,
+        WIDTH,
+        FORMULA,
+        ADD,
+        False,
+    )
 
 
 def embed(e: Embedding, batch: int, x: Tensor, tokens: Tensor, out: Tensor, lengths: Tensor) -> None:
