@@ -30,6 +30,7 @@ if not registry.interpreting():
     pytest.skip("device kernels run in Triton's interpreter here (TRITON_INTERPRET=1)", allow_module_level=True)
 
 from fastfed.kernels.triton import races
+from fastfed.kernels.triton.counted import counted
 from fastfed.kernels.triton.engine import deltas
 from fastfed.kernels.triton.launch import launches
 from fastfed.train.device import Device, terms_of
@@ -76,6 +77,32 @@ def test_weights_and_norms(d: int, own: bool, clipped: bool) -> None:
     wanted = shares if limits is None else shares * (limits / exact).clamp(max=1)
     assert torch.equal(weights[[4, 9]], torch.zeros(2))
     torch.testing.assert_close(weights[FINITE], wanted[FINITE].float(), rtol=1e-7, atol=0)
+
+
+def test_norms_that_training_has_found_are_not_measured_again() -> None:
+    x, start = models(48, own=False)
+    shares, norms = torch.ones(N, dtype=torch.float64), torch.zeros(N, dtype=torch.float64)
+    known = torch.arange(N, dtype=torch.float64) ** 2
+    known[7] = torch.nan
+    weights = deltas.weigh(x, start, shares, torch.full_like(shares, 4.0), norms, known)
+    assert norms.nan_to_num(-1).tolist() == [0, 1, 2, 3, 4, 5, 6, -1, 8, 9, 10]
+    assert weights.tolist() == pytest.approx([1, 1, 1, 1, 1, 4 / 5, 4 / 6, 0, 4 / 8, 4 / 9, 4 / 10])
+
+
+def test_models_are_read_twice_and_no_delta_is_written() -> None:
+    d, lanes, floats = 1100, 4, 4 * N * 1100
+    x, start, sums = normal(1, N, d), normal(2, d), torch.zeros(lanes, d)
+    doubles = torch.ones(N, dtype=torch.float64)
+    with counted() as seen:
+        weights = deltas.weigh(x, start, doubles, None, doubles)
+        deltas.fold(x, start, weights, sums, 0, 3)
+    measuring, weighing, folding = seen
+    assert measuring.bytes_read == 2 * floats  # the start model beside every model, from the cache
+    assert measuring.bytes_written == 8 * N * 2  # two parts of a norm
+    assert weighing.bytes_written == (8 + 4) * N
+    blocks = folding.programs // lanes
+    assert folding.bytes_read == floats + 2 * 4 * lanes * d + 4 * N * blocks  # models, start and sums, weights
+    assert folding.bytes_written == 4 * lanes * d
 
 
 def one_after_another(x: Tensor, start: Tensor, weights: Tensor, run: int) -> Tensor:
