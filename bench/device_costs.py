@@ -110,8 +110,8 @@ class Moved:
             return few + (clients - least) * (more - few) / (most - least)
 
         flops = {name: line(n, other.flops[name]) for name, n in self.flops.items()}
-        pairs = ((self.read, other.read), (self.written, other.written), (self.touched, other.touched))
-        return Moved(self.kernel, *(line(*pair) for pair in pairs), flops)
+        read, written = line(self.read, other.read), line(self.written, other.written)
+        return Moved(self.kernel, read, written, line(self.touched, other.touched), flops)
 
 
 def count(name: str, rule: str, clients: int, steps: int) -> list[Moved]:

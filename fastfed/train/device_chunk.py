@@ -460,8 +460,8 @@ class ClientChunk(FusedChunk):
         rounds = client.Rounds(rows, self.lengths, upload(self.steps, self.device), self.coef)
         inputs = self.gathering.inputs.numbers
         meaning = self.engine.meaning
-        affine = (None, None) if meaning is None else (meaning.scale, meaning.shift)
-        store = client.Examples(inputs, *affine, self.gathering.targets.numbers)
+        scale, shift = (None, None) if meaning is None else (meaning.scale, meaning.shift)
+        store = client.Examples(inputs, scale, shift, self.gathering.targets.numbers)
         self.squares = torch.empty(len(self.clients), dtype=torch.float64, device=self.device)
         results = client.Results(self.losses, self.squares)
         pixels = inputs.shape[2] * inputs.shape[3] if inputs.dim() == 4 else layer.inputs

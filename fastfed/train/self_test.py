@@ -215,7 +215,7 @@ def _difference(got: Outcome, plain: Outcome, exact: Outcome) -> str | None:
     """The sentence about the first thing that is further from float64 than rounding explains."""
     if not torch.equal(got.refused, exact.refused):
         return "clients were refused for numbers that are not finite"
-    compared = [("deltas", *(_deltas(each) for each in (got, plain, exact)))]
+    compared: list[tuple[Any, ...]] = [("deltas", *(_deltas(each) for each in (got, plain, exact)))]
     compared.append(("their sum", *(each.delta.cpu() for each in (got, plain, exact))))
     for name in _LOSSES:
         compared.append((name, *(each.scalars[name].nan_to_num() for each in (got, plain, exact))))
