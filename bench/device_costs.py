@@ -136,7 +136,7 @@ def _moved(launches: list[Any]) -> list[Moved]:
             written=c.distinct_written,
             touched=c.bytes_read + c.bytes_written,
             flops=dict(c.flops),
-            models=sum(c.by_argument[name] for name in ("x", "params", "sink.x")),
+            models=sum(c.by_argument[name] for name in ("x", "models", "sink.x")),
         )
         for c in launches
     ]

@@ -75,7 +75,7 @@ def _input_at(
 
 @triton.jit
 def _forward(
-    params, value, out, choice, lengths, weight, bias, size,
+    models, value, out, choice, lengths, weight, bias, size,
     CI: tl.constexpr, CO: tl.constexpr, H: tl.constexpr, W: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,
     KERNEL_H: tl.constexpr, KERNEL_W: tl.constexpr, STEP_H: tl.constexpr, STEP_W: tl.constexpr, PAD_H: tl.constexpr,
     PAD_W: tl.constexpr, BATCH: tl.constexpr, IN: tl.constexpr, OUT: tl.constexpr, HAS_BIAS: tl.constexpr,
@@ -111,10 +111,10 @@ def _forward(
         )
         a = tl.load(source + at, mask=inside & (p < pixels)[:, None] & (tap < TAPS)[None, :], other=0.0)
         w_at = client * size + weight.offset + tap[:, None] * CO + n[None, :]
-        w = tl.load(params + w_at, mask=(tap < TAPS)[:, None] & (n < CO)[None, :], other=0.0)
+        w = tl.load(models + w_at, mask=(tap < TAPS)[:, None] & (n < CO)[None, :], other=0.0)
         acc = tl.dot(a, w, acc, input_precision=PRECISION)
     if HAS_BIAS:
-        acc += tl.load(params + client * size + bias.offset + n, mask=n < CO, other=0.0)[None, :]
+        acc += tl.load(models + client * size + bias.offset + n, mask=n < CO, other=0.0)[None, :]
     if POOL:
         acc, place = _largest_of_four(acc, BM, BN)
         window = first // 4 + tl.arange(0, BM // 4)
@@ -164,7 +164,7 @@ def _output_gradient(
 
 @triton.jit
 def _input_gradient(
-    params, value, d_value, d_out, choice, lengths, weight, size,
+    models, value, d_value, d_out, choice, lengths, weight, size,
     CI: tl.constexpr, CO: tl.constexpr, H: tl.constexpr, W: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,
     KERNEL_H: tl.constexpr, KERNEL_W: tl.constexpr, STEP_H: tl.constexpr, STEP_W: tl.constexpr, PAD_H: tl.constexpr,
     PAD_W: tl.constexpr, BATCH: tl.constexpr, IN: tl.constexpr, OUT: tl.constexpr, HAS_BIAS: tl.constexpr,
@@ -196,7 +196,7 @@ def _input_gradient(
         reads &= (p < pixels)[:, None] & (k < DEPTH)[None, :]
         d = _output_gradient(d_out, choice, image[:, None], oy, ox, channel[None, :], reads, OH, OW, CO, OUT, POOL)
         w_at = client * size + weight.offset + (spot[:, None] * CI + n[None, :]) * CO + channel[:, None]
-        w = tl.load(params + w_at, mask=(k < DEPTH)[:, None] & (n < CI)[None, :], other=0.0)
+        w = tl.load(models + w_at, mask=(k < DEPTH)[:, None] & (n < CI)[None, :], other=0.0)
         acc = tl.dot(d, w, acc, input_precision=PRECISION)
     at = client * (BATCH * H * W * IN) + p[:, None] * IN + n[None, :]
     mask = (p < pixels)[:, None] & (n < CI)[None, :]
@@ -209,7 +209,7 @@ def _input_gradient(
 
 @triton.jit
 def _update(
-    params, size, value, d_out, choice, lengths, weight, bias, sink,
+    models, size, value, d_out, choice, lengths, weight, bias, sink,
     CI: tl.constexpr, CO: tl.constexpr, H: tl.constexpr, W: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,
     KERNEL_H: tl.constexpr, KERNEL_W: tl.constexpr, STEP_H: tl.constexpr, STEP_W: tl.constexpr, PAD_H: tl.constexpr,
     PAD_W: tl.constexpr, BATCH: tl.constexpr, IN: tl.constexpr, OUT: tl.constexpr, HAS_BIAS: tl.constexpr,
@@ -243,11 +243,11 @@ def _update(
         g = tl.dot(a, d, g, input_precision=PRECISION)
         g_bias += total(d, axis=0)
     w_at = client * size + weight.offset + tap[:, None] * CO + n[None, :]
-    start = tl.load(params + w_at, mask=(tap < TAPS)[:, None] & (n < CO)[None, :], other=0.0)
+    start = tl.load(models + w_at, mask=(tap < TAPS)[:, None] & (n < CO)[None, :], other=0.0)
     settle(sink, sink.coef, weight, g, start, client, tap, tap < TAPS, n, n < CO, CO, FORMULA, ADD, False)
     if HAS_BIAS:
         if tile_m == 0:
-            _settle_bias(sink, bias, g_bias, params, size, client, n, CO, FORMULA, ADD)
+            _settle_bias(sink, bias, g_bias, models, size, client, n, CO, FORMULA, ADD)
 
 
 # ---- launches -------------------------------------------------------------------------------------------------------

@@ -46,16 +46,16 @@ def _unit(lengths, PIXELS: tl.constexpr, GROUPS: tl.constexpr, ROWS: tl.constexp
 
 
 @device
-def _scale(params, place, client, size, column, mask, HAS: tl.constexpr, ABSENT: tl.constexpr):
+def _scale(models, place, client, size, column, mask, HAS: tl.constexpr, ABSENT: tl.constexpr):
     if HAS:
-        return tl.load(params + client * size + place.offset + column, mask=mask, other=0.0)
+        return tl.load(models + client * size + place.offset + column, mask=mask, other=0.0)
     else:
         return tl.full(column.shape, ABSENT, tl.float32)
 
 
 @triton.jit
 def _forward(
-    params, value, out, stats, lengths, weight, bias, size, eps,
+    models, value, out, stats, lengths, weight, bias, size, eps,
     PIXELS: tl.constexpr, WIDTH: tl.constexpr, GROUPS: tl.constexpr, ROWS: tl.constexpr, STRIDE: tl.constexpr,
     BATCH: tl.constexpr, HAS_WEIGHT: tl.constexpr, HAS_BIAS: tl.constexpr, CURVE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
@@ -82,14 +82,14 @@ def _forward(
         e = e0 + tl.arange(0, BLOCK)
         at, column = start + e // WIDTH * STRIDE + e % WIDTH, group * WIDTH + e % WIDTH
         x = (tl.load(value + at, mask=e < COUNT, other=0.0) - mean) * inverse
-        w = _scale(params, weight, client, size, column, e < COUNT, HAS_WEIGHT, 1.0)
-        b = _scale(params, bias, client, size, column, e < COUNT, HAS_BIAS, 0.0)
+        w = _scale(models, weight, client, size, column, e < COUNT, HAS_WEIGHT, 1.0)
+        b = _scale(models, bias, client, size, column, e < COUNT, HAS_BIAS, 0.0)
         tl.store(out + at, activated(x * w + b, CURVE), mask=e < COUNT)
 
 
 @triton.jit
 def _input_gradient(
-    params, value, d_value, d_out, stats, lengths, weight, size,
+    models, value, d_value, d_out, stats, lengths, weight, size,
     PIXELS: tl.constexpr, WIDTH: tl.constexpr, GROUPS: tl.constexpr, ROWS: tl.constexpr, STRIDE: tl.constexpr,
     BATCH: tl.constexpr, HAS_WEIGHT: tl.constexpr, HAS_BIAS: tl.constexpr, GATE: tl.constexpr, ADD: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -106,7 +106,7 @@ def _input_gradient(
     for e0 in range(0, COUNT, BLOCK):
         e = e0 + tl.arange(0, BLOCK)
         at, column = start + e // WIDTH * STRIDE + e % WIDTH, group * WIDTH + e % WIDTH
-        w = _scale(params, weight, client, size, column, e < COUNT, HAS_WEIGHT, 1.0)
+        w = _scale(models, weight, client, size, column, e < COUNT, HAS_WEIGHT, 1.0)
         d = tl.load(d_out + at, mask=e < COUNT, other=0.0) * w
         x = (tl.load(value + at, mask=e < COUNT, other=0.0) - mean) * inverse
         plain += tl.where(e < COUNT, d, 0.0)
@@ -115,7 +115,7 @@ def _input_gradient(
     for e0 in range(0, COUNT, BLOCK):
         e = e0 + tl.arange(0, BLOCK)
         at, column = start + e // WIDTH * STRIDE + e % WIDTH, group * WIDTH + e % WIDTH
-        w = _scale(params, weight, client, size, column, e < COUNT, HAS_WEIGHT, 1.0)
+        w = _scale(models, weight, client, size, column, e < COUNT, HAS_WEIGHT, 1.0)
         number = tl.load(value + at, mask=e < COUNT, other=0.0)
         x = (number - mean) * inverse
         d = inverse * (tl.load(d_out + at, mask=e < COUNT, other=0.0) * w - mean_d - x * mean_dx)
@@ -126,7 +126,7 @@ def _input_gradient(
 
 @triton.jit
 def _update(
-    params, size, value, d_out, stats, lengths, weight, bias, sink,
+    models, size, value, d_out, stats, lengths, weight, bias, sink,
     PIXELS: tl.constexpr, WIDTH: tl.constexpr, GROUPS: tl.constexpr, ROWS: tl.constexpr, STRIDE: tl.constexpr,
     BATCH: tl.constexpr, HAS_WEIGHT: tl.constexpr, HAS_BIAS: tl.constexpr, FORMULA: tl.constexpr, ADD: tl.constexpr,
     BR: tl.constexpr, BC: tl.constexpr,
@@ -155,9 +155,9 @@ def _update(
         g_weight += total(d * x, axis=0)
         g_bias += total(d, axis=0)
     if HAS_WEIGHT:
-        _settle_bias(sink, weight, g_weight, params, size, client, column, COLUMNS, FORMULA, ADD)
+        _settle_bias(sink, weight, g_weight, models, size, client, column, COLUMNS, FORMULA, ADD)
     if HAS_BIAS:
-        _settle_bias(sink, bias, g_bias, params, size, client, column, COLUMNS, FORMULA, ADD)
+        _settle_bias(sink, bias, g_bias, models, size, client, column, COLUMNS, FORMULA, ADD)
 
 
 _NOWHERE = Place(0)

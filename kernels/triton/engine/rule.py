@@ -59,8 +59,8 @@ def settle(
         if sink.v is not None:
             second = refreshed(load(sink.v, element, mask), g, sink, coefficient(coef, client, REFRESH))
         if sink.mu is not None:
-            of_rows = (row, row_mask, place.rows, place.row_first, place.row_end)
-            of_cols = (col, col_mask, place.cols, place.col_first, place.col_end)
+            of_rows = (row.to(tl.int64), row_mask, place.rows, place.row_first, place.row_end)
+            of_cols = (col.to(tl.int64), col_mask, place.cols, place.col_first, place.col_end)
             mu = sink.mu + client * sink.mu_size
             smallest = cover_minimum(mu, sink.axes, of_rows, of_cols, ROWS, TILE_COLS)
             refresh = coefficient(coef, client, REFRESH)

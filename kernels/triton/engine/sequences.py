@@ -31,7 +31,7 @@ _HIDDEN, _DEPTH = 32, 32  # the tile of a recurrence
 
 @triton.jit
 def _embed(
-    params, tokens, out, lengths, weight, size, WIDTH: tl.constexpr, ROWS: tl.constexpr, OUT: tl.constexpr,
+    models, tokens, out, lengths, weight, size, WIDTH: tl.constexpr, ROWS: tl.constexpr, OUT: tl.constexpr,
     CAPACITY: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     blocks: tl.constexpr = (CAPACITY * WIDTH + BLOCK - 1) // BLOCK
@@ -41,13 +41,13 @@ def _embed(
     row, column = element // WIDTH, element % WIDTH
     mask = row < tl.load(lengths + client) * ROWS
     token = tl.load(tokens + client * CAPACITY + row, mask=mask, other=0).to(tl.int64)
-    number = tl.load(params + client * size + weight.offset + token * WIDTH + column, mask=mask, other=0.0)
+    number = tl.load(models + client * size + weight.offset + token * WIDTH + column, mask=mask, other=0.0)
     tl.store(out + (client * CAPACITY + row) * OUT + column, number, mask=mask)
 
 
 @triton.jit
 def _update_table(
-    params, size, tokens, d_out, lengths, weight, sink,
+    models, size, tokens, d_out, lengths, weight, sink,
     WORDS: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, OUT: tl.constexpr, CAPACITY: tl.constexpr,
     PADDING: tl.constexpr, FORMULA: tl.constexpr, ADD: tl.constexpr, BV: tl.constexpr, BC: tl.constexpr,
     BR: tl.constexpr, PRECISION: tl.constexpr,
@@ -72,7 +72,7 @@ def _update_table(
         d = tl.load(d_out + at, mask=(r < rows)[:, None] & (column < WIDTH)[None, :], other=0.0)
         g = tl.dot(is_word, d, g, input_precision=PRECISION)
     at = client * size + weight.offset + word[:, None].to(tl.int64) * WIDTH + column[None, :]
-    start = tl.load(params + at, mask=(word < WORDS)[:, None] & (column < WIDTH)[None, :], other=0.0)
+    start = tl.load(models + at, mask=(word < WORDS)[:, None] & (column < WIDTH)[None, :], other=0.0)
     settle(
         sink,
         sink.coef,
@@ -125,7 +125,7 @@ def _tile(lengths, batch_tiles: tl.constexpr, hidden_tiles: tl.constexpr, BH: tl
 
 @triton.jit
 def _cell(
-    params, gates, cells, out, previous, lengths, weight, bias, size, t,
+    models, gates, cells, out, previous, lengths, weight, bias, size, t,
     H: tl.constexpr, T: tl.constexpr, GATES: tl.constexpr, OUT: tl.constexpr, BATCH: tl.constexpr,
     HAS_BIAS: tl.constexpr, BH: tl.constexpr, BK: tl.constexpr, BB: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
@@ -138,7 +138,7 @@ def _cell(
     zg = tl.zeros((BH, BB), tl.float32)
     zo = tl.zeros((BH, BB), tl.float32)
     if t > 0:
-        w = params + client * size + weight.offset
+        w = models + client * size + weight.offset
         for k0 in range(0, H, BK):
             k = k0 + tl.arange(0, BK)
             inside = (h < H)[:, None] & (k < H)[None, :]
@@ -150,7 +150,7 @@ def _cell(
             zg = tl.dot(tl.load(w + 2 * H * H + at, mask=inside, other=0.0), last, zg, input_precision=PRECISION)
             zo = tl.dot(tl.load(w + 3 * H * H + at, mask=inside, other=0.0), last, zo, input_precision=PRECISION)
     if HAS_BIAS:
-        own = params + client * size + bias.offset + h
+        own = models + client * size + bias.offset + h
         zi += tl.load(own, mask=h < H, other=0.0)[:, None]
         zf += tl.load(own + H, mask=h < H, other=0.0)[:, None]
         zg += tl.load(own + 2 * H, mask=h < H, other=0.0)[:, None]
@@ -174,7 +174,7 @@ def _cell(
 
 @triton.jit
 def _cell_gradient(
-    params, gates, d_gates, cells, carry, d_out, lengths, weight, size, t,
+    models, gates, d_gates, cells, carry, d_out, lengths, weight, size, t,
     H: tl.constexpr, T: tl.constexpr, GATES: tl.constexpr, OUT: tl.constexpr, BATCH: tl.constexpr, BH: tl.constexpr,
     BK: tl.constexpr, BB: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
@@ -189,7 +189,7 @@ def _cell_gradient(
         for k0 in range(0, 4 * H, BK):
             k = k0 + tl.arange(0, BK)
             at = client * size + weight.offset + k[None, :] * H + h[:, None]
-            w = tl.load(params + at, mask=(h < H)[:, None] & (k < 4 * H)[None, :], other=0.0)
+            w = tl.load(models + at, mask=(h < H)[:, None] & (k < 4 * H)[None, :], other=0.0)
             known = (k < 4 * H)[:, None] & (b < examples)[None, :]
             d = tl.load(d_gates + (row + 1)[None, :] * GATES + k[:, None], mask=known, other=0.0)
             dh = tl.dot(w, d, dh, input_precision=PRECISION)
