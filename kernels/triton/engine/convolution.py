@@ -286,6 +286,8 @@ def update(
 ) -> None:  # fmt: skip
     """The gradient of weight and bias goes to the sink; `add`: to what is there."""
     tile = update_tile(c)
+    if sink.mu is not None:
+        tile = tile._replace(warps=8)  # SM3 reads rows and columns besides, for which four warps lack registers
     tiles = -(-c.taps // tile.m) * -(-c.outputs // tile.n)
     args = (x, x.stride(0), value, d_out, choice, lengths, c.weight, c.bias or c.weight, sink)
     _launch(_update, tiles, tile, x, *args, ADD=add, **rule.constants, **_sizes(c, batch, tile))

@@ -342,6 +342,8 @@ def update_forward(
 ) -> None:  # fmt: skip
     """`update` with the last step's input and output gradient, then `forward` on this step's, in one pass over W."""
     tile = tile_of(m, batch)
+    if sink.m is not None and sink.v is not None:
+        tile = tile._replace(warps=8)  # two moments more of the tile in registers, which four warps do not have
     args = (x, x.stride(0), value, before, d_out, out, lengths, lengths_before, m.weight, m.bias or m.weight, sink)
     constants = {"CURVE": m.curve, **rule.constants, **_sizes(m, tile, batch)}
     _launch(_update_forward, len(x) * -(-m.outputs // tile.n), tile, x, *args, **constants)
