@@ -49,7 +49,7 @@ def cells(page: str, first: str) -> list[str]:
 
 def test_measured_stands_beside_calculated(tmp_path: Path) -> None:
     adam = {**PREDICTION, "rule": "Adam", "seconds_calculated": {"A100": 9.0}}
-    page = gpu_report.report(written(tmp_path, rounds=measured(), predictions=[adam, PREDICTION]))
+    page = gpu_report.report(written(tmp_path, rounds=measured(), predictions=[PREDICTION, adam]))
     assert page.startswith(f"# FastFed on {CARD}\n")
     assert cells(page, "W1") == [
         "W1", "1,000", "2 ms", "1.9 ms to 2.2 ms", "1 ms", "2.00x", "60 us", "0", "3", "4.00x", "-", "-", "-",
