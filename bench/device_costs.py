@@ -32,7 +32,8 @@ from ..data import Examples, Pixels
 from ..kernels import registry
 from ..kernels.registry import interpreting
 from ..packing import Packing
-from ..train.device import Device
+from ..train.device import Device, terms_of
+from ..train.lanes import LANES, outcome
 from ..train.work import RoundWork
 from .workloads import WORKLOADS, Workload
 
@@ -41,7 +42,8 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_mar
 RULES: dict[str, Client] = {"SGD": SGD(lr=0.1), "Adam": Adam(lr=0.01), "SM3": SM3(lr=0.01)}
 CASES = [(workload, rule) for workload in ("W1", "W2", "W3") for rule in RULES]
 CAPABILITIES = (80, 90, 100)
-FEW = 2  # clients that are counted, and one more
+FEW = (2, 3)  # clients that are counted, for what grows with them
+IN_LANES = (2 * LANES, 3 * LANES)  # likewise, for sums over clients
 
 # Bounds of a round on an A100 (seconds): W1 and W2 by the bytes that must pass its memory, W3 by tf32x3 products.
 BOUNDS = {"W1": 0.06e-3, "W2": 5.7e-3, "W3": 13.8e-3}
@@ -100,15 +102,16 @@ class Moved:
     touched: float
     flops: dict[str, float]
 
-    def grown(self, other: Moved, clients: int) -> Moved:
-        """With so many clients, from the same launch with `FEW` (self) and with one more (other)."""
+    def grown(self, other: Moved, between: tuple[int, int], clients: int) -> Moved:
+        """With so many clients, from the same launch with fewer, as many as `between` says (self, other)."""
+        least, most = between
 
         def line(few: float, more: float) -> float:
-            return few + (clients - FEW) * (more - few)
+            return few + (clients - least) * (more - few) / (most - least)
 
         flops = {name: line(n, other.flops[name]) for name, n in self.flops.items()}
-        pairs = ((self.read, other.read), (self.written, other.written), (self.touched, other.touched))
-        return Moved(self.kernel, *(line(*pair) for pair in pairs), flops)
+        read, written = line(self.read, other.read), line(self.written, other.written)
+        return Moved(self.kernel, read, written, line(self.touched, other.touched), flops)
 
 
 def count(name: str, rule: str, clients: int, steps: int) -> list[Moved]:
@@ -118,14 +121,32 @@ def count(name: str, rule: str, clients: int, steps: int) -> list[Moved]:
     executor, work = round_of(name, rule, clients, steps)
     with counted() as launches:
         executor.run(work)
+    return _moved(launches)
+
+
+def _moved(launches: list[Any]) -> list[Moved]:
     return [
         Moved(c.kernel, c.distinct_read, c.distinct_written, c.bytes_read + c.bytes_written, dict(c.flops))
         for c in launches
     ]
 
 
+def count_sum(name: str, clients: int) -> list[Moved]:
+    """The launches that make one sum of the clients' models: with so many that every lane has several."""
+    from ..kernels.triton.counted import counted
+
+    executor, work = round_of(name, "SGD", clients, 1)
+    terms = terms_of(work)
+    part = executor.lane_sum(terms, range(LANES))
+    x = executor.program.to_engine(work.start).repeat(clients, 1) + 1
+    with counted() as launches:
+        part.add(0, x, work.start, {})
+        outcome([part])
+    return _moved(launches)
+
+
 def counts(name: str, rule: str, kept: Path | None) -> dict[str, list[Moved]]:
-    """By "clients x steps": two and three of each; from a file of an earlier run if there is one."""
+    """By "clients x steps" (two and three of each) and "sum of clients"; from an earlier run's file if there is one."""
     file = None if kept is None else kept / f"{name}-{rule}.json"
     if file is None or not file.exists():
         command = [sys.executable, "-m", "fastfed.bench.device_costs", "--count", f"{name},{rule}"]
@@ -148,12 +169,17 @@ def counts(name: str, rule: str, kept: Path | None) -> dict[str, list[Moved]]:
 def launches_of_round(counted: dict[str, list[Moved]], clients: int, steps: int) -> list[Moved]:
     """All launches of a round with so many clients and steps: those of two steps, the third's as often as needed."""
     short, long = (
-        [a.grown(b, clients) for a, b in zip(counted[f"{FEW}x{n}"], counted[f"{FEW + 1}x{n}"], strict=True)]
+        [few.grown(more, FEW, clients) for few, more in zip(*(counted[f"{c}x{n}"] for c in FEW), strict=True)]
         for n in (2, 3)
     )
     begin, end, step = _difference([m.kernel for m in short], [m.kernel for m in long])
     middle = long[begin : begin + step]
-    return [*short[:begin], *(middle * max(0, steps - 2)), *short[len(short) - end :]]
+    launches = [*short[:begin], *(middle * max(0, steps - 2)), *short[len(short) - end :]]
+    sums = {
+        few.kernel: few.grown(more, IN_LANES, clients)
+        for few, more in zip(*(counted[f"sum of {c}"] for c in IN_LANES), strict=True)
+    }
+    return [sums.get(launch.kernel, launch) for launch in launches]
 
 
 def _difference(short: list[str], long: list[str]) -> tuple[int, int, int]:
@@ -228,9 +254,9 @@ def host(name: str, rule: str, clients: int) -> Host:
         executor.run(work)
         taken = []
         for _ in range(7):
-            begin = time.perf_counter()
+            begin = time.process_time()  # the processor's, not the clock's: neighbours do not count
             executor.run(work)
-            taken.append(time.perf_counter() - begin)
+            taken.append(time.process_time() - begin)
     (ours, torchs), (more, torchs_more) = found.values()
     return Host(ours, more - ours, torchs, torchs_more - torchs, sorted(taken)[3])
 
@@ -356,8 +382,9 @@ def main(
     """Count launches, bytes and products of a round, and calculate its least time."""
     if count_case:
         name, rule = count_case.split(",")
-        found = {f"{c}x{n}": [asdict(m) for m in count(name, rule, c, n)] for c in (FEW, FEW + 1) for n in (2, 3)}
-        print(json.dumps(found))
+        found = {f"{c}x{n}": count(name, rule, c, n) for c in FEW for n in (2, 3)}
+        found |= {f"sum of {c}": count_sum(name, c) for c in IN_LANES}
+        print(json.dumps({key: [asdict(m) for m in launches] for key, launches in found.items()}))
         return
     if interpreting():
         raise typer.BadParameter(

@@ -251,7 +251,7 @@ def random_variants() -> Iterator[Variant]:
     launch = _recorded("_sort_keys", lambda: backend.permutation(order, words, clients))
     yield Variant("permutation keys", launch, order.itemsize, narrow=client_id, elements=BLOCK // 2)
     launch = _recorded("_shuffle_keys", lambda: backend.shuffles(order, words, clients, clients, clients))
-    of_row = Counter({Access("ld", 8, False): 3})  # client, step and count
+    of_row = Counter({Access("ld", 8): 3})  # client, step and count
     yield Variant("shuffle keys", launch, order.itemsize, narrow=of_row, elements=BLOCK // 2)
 
 

@@ -17,12 +17,12 @@ def find_devices(device: Devices) -> tuple[torch.device, ...]:
 
     Only Triton's interpreter, which pretends that the CPU is a card, may have it several times.
     """
-    if device == ALL_CARDS:
+    each = _each(device)
+    if each == [ALL_CARDS]:
         return _all_cards()
-    names = _names(device)
-    if not names:
+    if not each:
         raise ValueError(f"device: must name at least one device, got {device!r}")
-    found = tuple(find_device(name) for name in names)
+    found = tuple(find_device(one) for one in each)
     if len(found) == 1:
         return found
     numbered = [_numbered(one) for one in found]
@@ -34,7 +34,7 @@ def find_devices(device: Devices) -> tuple[torch.device, ...]:
 
 def written(device: Devices) -> str:
     """Devices as one word, which `find_devices` reads again."""
-    return ",".join(_names(device))
+    return ",".join(map(str, _each(device)))
 
 
 def kind_of(device: Devices) -> str:
@@ -42,10 +42,10 @@ def kind_of(device: Devices) -> str:
     return torch.device(written(device).partition(",")[0].removesuffix(":*")).type
 
 
-def _names(device: Devices) -> list[str]:
+def _each(device: Devices) -> list[torch.device | str]:
     if isinstance(device, str):
         return [name.strip() for name in device.split(",")]
-    return [str(one) for one in device] if isinstance(device, Sequence) else [str(device)]
+    return list(device) if isinstance(device, Sequence) else [device]
 
 
 def _all_cards() -> tuple[torch.device, ...]:

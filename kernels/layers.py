@@ -157,12 +157,12 @@ class Add(NamedTuple):
 
 
 class Dropout(NamedTuple):
-    """Numbers set to 0 with probability `p`, the others scaled by 1 / (1 - p); `index` counts the dropouts of a model:
+    """Numbers set to 0 with probability `p`, the others scaled by 1 / (1 - p); `number` counts the dropouts of a model:
     each has a random stream of its own. An `image`'s numbers are drawn in torch's order."""
 
     shape: Shape
     p: float
-    index: int
+    number: int
     image: bool
 
 
@@ -177,11 +177,11 @@ class Reorder(NamedTuple):
 
 
 class Select(NamedTuple):
-    """One row of every example."""
+    """One `row` of every example."""
 
     shape: Shape
     out_stride: int
-    index: int
+    row: int
 
 
 @dataclass(frozen=True)

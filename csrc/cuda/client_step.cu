@@ -3,35 +3,13 @@
 
 namespace fastfed {
 
-// This step's direction; m and v (whatever of them the rule has) are loaded and brought up to date, not stored.
-template <class Direction, bool Wide>
-FF_DEVICE Quad direction_quad(const ClientVectors& in, const ClientNumbers& n, const Coefficients& c, const Place& p,
-                              const Quad& g, Quad& m, Quad& v) {
-  const long long index = index_of(p, in.d);
-  if constexpr (Direction::has_m) m = load<Wide>(in.m, index, p.count);
-  if constexpr (Direction::has_v) v = load<Wide>(in.v, index, p.count);
-  const DirectionNumbers<float> numbers = direction_numbers(n, c);
-  Quad direction;
-  FF_UNROLL for (int k = 0; k < QUAD; ++k) {
-    if (Direction::has_v && c.refresh != 0.0f) v.e[k] = second_moment(v.e[k], g.e[k] * g.e[k], n.beta2, n.gain2);
-    direction.e[k] = Direction::of(g.e[k], m.e[k], v.e[k], numbers);
-  }
-  return direction;
-}
-
 // Moves x from `old` and stores whatever the rule keeps; returns the new x, and in g the gradient it followed.
 template <class Direction, bool Wide>
 FF_DEVICE Quad update_quad(const ClientVectors& to, const ClientNumbers& n, const Coefficients& c, const Place& p,
                            const Quad& old, Quad& g) {
-  const long long index = index_of(p, to.d);
-  Quad x, m = {}, v = {};
   g = gradient_quad<Wide>(to, n, p, old, c.scale);
-  const Quad direction = direction_quad<Direction, Wide>(to, n, c, p, g, m, v);
-  FF_UNROLL for (int k = 0; k < QUAD; ++k) x.e[k] = moved(old.e[k], direction.e[k], c.step);
-  store<Wide>(to.x, index, p.count, x);
-  if constexpr (Direction::has_m) store<Wide>(to.m, index, p.count, m);
-  if (Direction::has_v && c.refresh != 0.0f) store<Wide>(to.v, index, p.count, v);
-  return x;
+  Moments moments = load_moments<Direction, Wide>(to, p);
+  return step_quad<Direction, Wide>(to, n, c, p, old, g, moments);
 }
 
 template <class Direction, bool Wide> FF_DEVICE void update(const ClientVectors& to, const ClientNumbers& n) {
@@ -83,9 +61,9 @@ struct ChangeMeasure {
 template <class Direction> struct DirectionMeasure {
   template <bool Wide>
   FF_DEVICE Quad quad(const ClientVectors& in, const ClientNumbers& n, const Coefficients& c, const Place& p) {
-    Quad m = {}, v = {};
     const Quad g = GradientMeasure::quad<Wide>(in, n, c, p);
-    return direction_quad<Direction, Wide>(in, n, c, p, g, m, v);
+    Moments moments = load_moments<Direction, Wide>(in, p);
+    return direction_quad<Direction>(n, c, g, moments);
   }
 };
 

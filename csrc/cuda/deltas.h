@@ -30,19 +30,45 @@ template <class E> struct Deltas {
   long long clients, d;
 };
 
-// The weighted sum of one quad, clients in their order; several rows are in flight at a time.
-template <bool Wide, class E> FF_DEVICE Quad weighted_quad(const Deltas<E>& deltas, const Span& span) {
-  Quad sum = {};
-  const E* row = deltas.rows;
-  FF_UNROLL_BY(4) for (long long client = 0; client < deltas.clients; ++client, row += deltas.d) {
-    const Quad delta = load<Wide>(row, span.at, span.count);
-    const float weight = deltas.weights[client];
-    FF_UNROLL for (int k = 0; k < QUAD; ++k) sum.e[k] = sum.e[k] + weight * delta.e[k];
+// What a thread owns of a sum over clients: a quad where accesses are wide, else one coordinate, so that neighbouring
+// threads read neighbouring numbers, and short vectors are cut finely enough to reach all of a card. The launch says
+// how many threads a block has.
+template <bool Wide> FF_DEVICE Span summand_of_thread(long long d) {
+  const long long thread = (long long)blockIdx.x * blockDim.x + threadIdx.x;
+  if constexpr (Wide) return span_of(thread, d);
+  return {thread, thread < d ? 1 : 0};
+}
+
+// Adds the deltas of COUNT clients in their order; all of them are on their way from memory at once.
+template <bool Wide, int COUNT, class E>
+FF_DEVICE void add_clients(Quad& sum, const Deltas<E>& deltas, long long first, long long at) {
+  Quad delta[COUNT];
+  float weight[COUNT];
+  const E* row = deltas.rows + first * deltas.d;
+  FF_UNROLL for (int i = 0; i < COUNT; ++i, row += deltas.d) {
+    delta[i] = load<Wide>(row, at, Wide ? QUAD : 1);
+    weight[i] = deltas.weights[first + i];
   }
+  FF_UNROLL for (int i = 0; i < COUNT; ++i) {
+    FF_UNROLL for (int k = 0; k < QUAD; ++k) sum.e[k] = sum.e[k] + weight[i] * delta[i].e[k];
+  }
+}
+
+// The weighted sum of what a thread owns, clients in their order.
+template <bool Wide, class E> FF_DEVICE Quad weighted_sum_at(const Deltas<E>& deltas, long long at) {
+  constexpr int AHEAD = Wide ? IN_FLIGHT / QUAD : IN_FLIGHT, TAIL = 4;
+  Quad sum = {};
+  long long client = 0;
+  for (; client + AHEAD <= deltas.clients; client += AHEAD) add_clients<Wide, AHEAD>(sum, deltas, client, at);
+  for (; client + TAIL <= deltas.clients; client += TAIL) add_clients<Wide, TAIL>(sum, deltas, client, at);
+  for (; client < deltas.clients; ++client) add_clients<Wide, 1>(sum, deltas, client, at);
   return sum;
 }
 
 }  // namespace fastfed
+
+// A kernel that sums over clients: a thread has many numbers on their way, so it needs more registers than others.
+#define FF_SUM_KERNEL(name, parameters) FF_KERNEL_OF(fastfed::THREADS, fastfed::SUM_BLOCKS_PER_SM, name, parameters)
 
 // MAKE(..., suffix, dtype, wide) for every dtype of deltas, wide and not.
 #define FF_FOR_EACH_DELTA(MAKE, ...)                        \

@@ -9,8 +9,9 @@
 #include "rules.h"
 
 #ifndef FF_KERNEL  // host.h has its own, which also notes the kernel's name and signature
-#define FF_KERNEL(name, parameters) \
-  extern "C" __global__ void __launch_bounds__(fastfed::THREADS, fastfed::BLOCKS_PER_SM) name parameters
+#define FF_KERNEL_OF(threads, blocks_per_sm, name, parameters) \
+  extern "C" __global__ void __launch_bounds__(threads, blocks_per_sm) name parameters
+#define FF_KERNEL(name, parameters) FF_KERNEL_OF(fastfed::THREADS, fastfed::BLOCKS_PER_SM, name, parameters)
 #define FF_PRAGMA(text) _Pragma(#text)
 #define FF_UNROLL FF_PRAGMA(unroll)
 #define FF_UNROLL_BY(times) FF_PRAGMA(unroll times)
@@ -20,11 +21,19 @@
 namespace fastfed {
 
 // The one place of these sizes: kernels/cuda/sources.py reads them from here.
-constexpr int THREADS = 256;      // of every block
-constexpr int BLOCKS_PER_SM = 4;  // at least so many fit: up to 64 registers per thread, enough for every kernel
+constexpr int THREADS = 256;      // of every block, but for sums over clients of short vectors: at most
+constexpr int BLOCKS_PER_SM = 4;  // at least so many fit: up to 64 registers per thread, enough for nearly every kernel
 constexpr int QUAD = 4;           // coordinates of one 128-bit access
 constexpr int SUM_QUADS = 4;      // quads per thread where a block sum has to be worth its while
 constexpr int ROW_STEPS = 16;     // rows per thread of an SM3 tile
+
+constexpr int IN_FLIGHT = 32;         // numbers of a thread on their way at once in a sum over clients
+constexpr int SUM_BLOCKS_PER_SM = 2;  // which takes up to 128 registers per thread
+
+constexpr int DENSE_BLOCKS_PER_SM = 2;  // a dense step's tiles take up to 128 registers per thread
+constexpr int DENSE_OUTPUTS = 64;       // of one of its blocks
+constexpr int FEW_ROWS = 32;            // of a batch: it is compiled for up to so many
+constexpr int MANY_ROWS = 64;           // and for up to so many
 
 constexpr int LANES = 32;  // of a warp
 constexpr unsigned ALL_LANES = 0xFFFFFFFFu;

@@ -18,6 +18,7 @@
 
 #define FF_UNROLL
 #define FF_UNROLL_BY(times)
+#define FF_KERNEL_OF(threads, blocks_per_sm, name, parameters) FF_KERNEL(name, parameters)
 #define FF_KERNEL(name, parameters)                                       \
   extern "C" void name parameters;                                        \
   static const fastfed::host::Registered registered_##name(#name, &name); \
@@ -89,3 +90,5 @@ inline float __int_as_float(int bits) {
   std::memcpy(&value, &bits, sizeof value);
   return value;
 }
+
+inline float __fmaf_rn(float a, float b, float c) { return std::fma(a, b, c); }

@@ -4,13 +4,13 @@
 namespace fastfed {
 
 template <bool Wide, class E> FF_DEVICE void weighted_sum(const Deltas<E>& deltas, float* out) {
-  const Span span = quad_of_thread(deltas.d);
-  if (span.count > 0) store<Wide>(out, span.at, span.count, weighted_quad<Wide>(deltas, span));
+  const Span span = summand_of_thread<Wide>(deltas.d);
+  if (span.count > 0) store<Wide>(out, span.at, Wide ? QUAD : 1, weighted_sum_at<Wide>(deltas, span.at));
 }
 
 }  // namespace fastfed
 
 #define MAKE(stem, suffix, E, wide) \
-  FF_KERNEL(stem##_##suffix, (fastfed::Deltas<E> deltas, float* out)) { fastfed::weighted_sum<wide>(deltas, out); }
+  FF_SUM_KERNEL(stem##_##suffix, (fastfed::Deltas<E> deltas, float* out)) { fastfed::weighted_sum<wide>(deltas, out); }
 FF_FOR_EACH_DELTA(MAKE, weighted_sum)
 #undef MAKE

@@ -55,7 +55,7 @@ def with_pixel_columns(program: Program) -> Program:
     image is stored: flattening it is then no work at all."""
     names = {slot.offset: slot.name for slot in program.packing.slots}
     users = Counter(offset for step in program.instructions for offset in step.params if offset >= 0)
-    columns = {}
+    columns: dict[str, tuple[int, int]] = {}
     for flat in program.instructions:
         readers = [step for step in program.instructions if flat.output in step.inputs]
         image = program.values[flat.inputs[0]]

@@ -297,7 +297,7 @@ class FusedChunk(Chunk):
     """The kernels that make gradients apply the rule: no gradient reaches memory.
 
     A dense first layer is updated a step later, where its weights are read anyway: two passes over them a step instead
-    of three.
+    of three. Models are not copied from the start model: until a parameter's first update it is read there.
     """
 
     def __init__(self, *arguments: Any) -> None:
@@ -314,6 +314,20 @@ class FusedChunk(Chunk):
         self.cover = _Cover(self) if entry.cover is not None else None
         self.rule = self._rule(entry.formula)
         self.nobody = torch.zeros_like(self.lengths[0])
+
+    def _models(self) -> Tensor:
+        """Room for the clients' models; what lies between their tensors, which nothing else writes, as at the start."""
+        x = torch.empty((len(self.clients), self.start.shape[-1]), device=self.device)
+        slots = self.engine.packing.slots
+        for slot, end in zip(slots, [*(slot.offset for slot in slots[1:]), x.shape[1]], strict=True):
+            first = slot.offset + slot.numel
+            if first < end:
+                x[:, first:end] = self.start[..., first:end]
+        return x
+
+    def read(self, step: int) -> Tensor:
+        """The models that a step reads, where the first one (0) is that from which clients start: (chunk, d)."""
+        return self.start.expand(len(self.clients), -1) if step <= 0 else self.x
 
     @staticmethod
     def _rule(formula: str) -> Rule:
@@ -374,11 +388,11 @@ class FusedChunk(Chunk):
         skip = int(self.lazy is not None)
         if self.lazy is not None:
             self._first_layer(self.lazy, step, sink)
-        layers.forward(self.x, lengths, draws, skip=skip)
+        layers.forward(self.read(step), lengths, draws, skip=skip)
         layers.loss(self.targets, self.counts, lengths, self.tally(step))
         if self.cover is not None:
             self.cover.open()
-        layers.backward(self.x, lengths, draws, sink, self.rule, until=skip)
+        layers.backward(self.read(step), lengths, draws, sink, self.rule, until=skip)
         if self.cover is not None:
             self.cover.close(self.coef[step])
 
@@ -389,7 +403,7 @@ class FusedChunk(Chunk):
         layers, output = self.layers, self.engine.network.steps[0].output
         before = self.inputs[(step + 1) % 2]
         last_lengths, last_sink = (self.lengths[step - 1], self.sink(step - 1)) if step else (self.nobody, sink)
-        args = (self.x, layers.values[0], before, layers.grads[output], layers.values[output])
+        args = (self.read(step - 1), layers.values[0], before, layers.grads[output], layers.values[output])
         products.update_forward(layer, self.batch, *args, self.lengths[step], last_lengths, last_sink, self.rule)
 
     def finish(self) -> None:
@@ -398,7 +412,7 @@ class FusedChunk(Chunk):
         last = self.longest - 1
         if self.lazy is not None:
             d_made = self.layers.grads[self.engine.network.steps[0].output]
-            args = (self.x, self.inputs[last % 2], d_made, self.lengths[last], self.sink(last), self.rule)
+            args = (self.read(last), self.inputs[last % 2], d_made, self.lengths[last], self.sink(last), self.rule)
             products.update(self.lazy, self.batch, *args)
 
     def scalars(self) -> dict[str, Tensor]:
@@ -435,10 +449,6 @@ class ClientChunk(FusedChunk):
         }
         return next((reason for reason, holds in reasons.items() if holds), None)
 
-    def _models(self) -> Tensor:
-        """Not copies of the start model: the kernel reads that itself, and writes every number of theirs."""
-        return torch.empty((len(self.clients), self.start.shape[-1]), device=self.device)
-
     def train(self) -> dict[str, Tensor]:
         from ..kernels.triton.engine import client
 
@@ -450,8 +460,8 @@ class ClientChunk(FusedChunk):
         rounds = client.Rounds(rows, self.lengths, upload(self.steps, self.device), self.coef)
         inputs = self.gathering.inputs.numbers
         meaning = self.engine.meaning
-        affine = (None, None) if meaning is None else (meaning.scale, meaning.shift)
-        store = client.Examples(inputs, *affine, self.gathering.targets.numbers)
+        scale, shift = (None, None) if meaning is None else (meaning.scale, meaning.shift)
+        store = client.Examples(inputs, scale, shift, self.gathering.targets.numbers)
         self.squares = torch.empty(len(self.clients), dtype=torch.float64, device=self.device)
         results = client.Results(self.losses, self.squares)
         pixels = inputs.shape[2] * inputs.shape[3] if inputs.dim() == 4 else layer.inputs

@@ -5,9 +5,9 @@ from __future__ import annotations
 from torch import Tensor
 
 from ..table import ServerNumbers, ServerRule
-from .launch import address, is_wide, quad_blocks, run, suffix
+from .launch import address, is_wide, run, suffix
 from .server_step import Numbers, ServerVectors, variant
-from .weighted_sum import DTYPES, Deltas
+from .weighted_sum import DTYPES, Deltas, SumGrid
 
 
 def aggregate_step(
@@ -21,6 +21,7 @@ def aggregate_step(
     n: ServerNumbers,
 ) -> None:
     d = x.numel()
-    name = f"aggregate_step_{variant(rule, m, v, n)}_{DTYPES[deltas.dtype]}{suffix(is_wide(d, x, deltas, m, v, vmax))}"
-    to = ServerVectors(*(address(t) for t in (x, m, v, vmax)))
-    run("aggregate_step", name, x.device, quad_blocks(d), 1, to, Deltas.of(deltas, weights), Numbers(*n[:8]))
+    grid = SumGrid.of(d, is_wide(d, x, deltas, m, v, vmax))
+    name = f"aggregate_step_{variant(rule, m, v, n)}_{DTYPES[deltas.dtype]}{suffix(grid.wide)}"
+    args = (ServerVectors(*(address(t) for t in (x, m, v, vmax))), Deltas.of(deltas, weights), Numbers(*n[:8]))
+    run("aggregate_step", name, x.device, grid.blocks, 1, *args, threads=grid.threads)

@@ -39,12 +39,14 @@ def launcher() -> Launcher:
     return DeviceLauncher()
 
 
-def run(stem: str, kernel: str, device: torch.device, blocks: int, clients: int, *arguments: Any) -> None:
-    """Launches `blocks` blocks for each client. Arguments: tensors (or None) as pointers, whole numbers as long long,
-    ctypes instances as they are; the tensors must outlive the call."""
+def run(
+    stem: str, kernel: str, device: torch.device, blocks: int, clients: int, *arguments: Any, threads: int = THREADS
+) -> None:
+    """Launches `blocks` blocks of `threads` for each client. Arguments: tensors (or None) as pointers, whole numbers as
+    long long, ctypes instances as they are; the tensors must outlive the call."""
     planes = -(-clients // MOST_BLOCKS_Y)
     grid = (blocks, -(-clients // planes), planes)
-    launcher().launch(stem, kernel, grid, device, [_argument(value) for value in arguments], THREADS)
+    launcher().launch(stem, kernel, grid, device, [_argument(value) for value in arguments], threads)
 
 
 def _argument(value: Any) -> Argument:

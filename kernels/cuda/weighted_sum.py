@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ctypes
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from .launch import is_wide, quad_blocks, run, suffix
+from . import sources
+from .launch import QUAD, THREADS, is_wide, run, suffix
 
 DTYPES = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}  # the kernels' names for them
 
@@ -28,7 +30,30 @@ class Deltas(ctypes.Structure):
         return Deltas(deltas.data_ptr(), weights.data_ptr(), *deltas.shape)
 
 
+LEAST_BLOCKS = 216  # two for each multiprocessor of an A100
+WARP = sources.size("LANES")
+
+
+class SumGrid(NamedTuple):
+    """How a sum over clients is launched: whether a thread owns a quad (`wide`) or one coordinate, the threads of a
+    block, and how many blocks there are."""
+
+    wide: bool
+    threads: int
+    blocks: int
+
+    @staticmethod
+    def of(d: int, allows_wide: bool) -> SumGrid:
+        """Quads and large blocks where that leaves blocks enough. Each coordinate is one thread's, client after client:
+        short vectors must be cut finely to reach all of a card, and the cut changes no bit."""
+        wide = allows_wide and d >= QUAD * WARP * LEAST_BLOCKS
+        each, threads = QUAD if wide else 1, THREADS
+        while threads > WARP and d < each * threads * LEAST_BLOCKS:
+            threads //= 2
+        return SumGrid(wide, threads, -(-d // (each * threads)))
+
+
 def weighted_sum(deltas: Tensor, weights: Tensor, out: Tensor) -> None:
-    d = out.numel()
-    name = f"weighted_sum_{DTYPES[deltas.dtype]}{suffix(is_wide(d, deltas, out))}"
-    run("weighted_sum", name, out.device, quad_blocks(d), 1, Deltas.of(deltas, weights), out)
+    grid = SumGrid.of(out.numel(), is_wide(out.numel(), deltas, out))
+    name = f"weighted_sum_{DTYPES[deltas.dtype]}{suffix(grid.wide)}"
+    run("weighted_sum", name, out.device, grid.blocks, 1, Deltas.of(deltas, weights), out, threads=grid.threads)

@@ -18,10 +18,11 @@ import pytest
 import torch
 
 import fastfed
-from fastfed.kernels import SERVER_RULES, phases, registry
-from fastfed.kernels.cuda import client_arguments, device, host, launch, sources
+from fastfed.kernels import CLIENT_RULES, SERVER_RULES, layers, phases, registry
+from fastfed.kernels.cuda import client_arguments, dense_step, device, host, launch, sources
+from fastfed.kernels.cuda.weighted_sum import LEAST_BLOCKS, SumGrid
 
-TARGETS = ("sm_80", "sm_90", "sm_100")
+TARGETS = ("sm_80", "sm_90", "sm_100", "sm_120")
 STEMS = [file.stem for file in sources.kernel_files()]
 
 needs_nvcc = pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not on PATH")
@@ -119,7 +120,26 @@ def minimum(kernel: str) -> Vectors | None:
     return CLIENT_VECTORS.get(kernel)
 
 
+# One number at a time, a dense step reads the bias (with anchor, correction and moments) and the client's coefficients.
+DENSE_SCALARS = {"sgd": 3 + 2, "momentum": 4 + 2, "adagrad": 4 + 5, "adam": 5 + 5}
+
+
+def check_dense_accesses(kernel: str, found: Counter[str]) -> None:
+    """Every tile is read and written by quads; how often the compiler writes that down is its own affair."""
+    found_rule = re.match(r"dense_step_([a-z]+)_(few|many)_rows_wide$", kernel)
+    assert found_rule is not None, kernel
+    rule, rows = found_rule[1], {"few": 4, "many": 2}[found_rule[2]]  # of W, of one thread
+    assert found["ld.global.f32"] == DENSE_SCALARS[rule], (kernel, found)
+    moved = 1 + len(CLIENT_RULES[rule].vectors)
+    assert found["st.global.v4.f32"] >= rows * moved, (kernel, found)
+    assert found["ld.global.v4.f32"] >= rows * (moved + CORRECTIONS), (kernel, found)
+
+
 def check_accesses(kernel: str, found: Counter[str]) -> None:
+    if kernel.startswith("dense_step"):
+        if kernel.endswith("_wide"):
+            check_dense_accesses(kernel, found)
+        return
     wanted = minimum(kernel)
     if wanted is not None:
         floats = wanted.read - wanted.halves + wanted.optional
@@ -259,6 +279,37 @@ def test_coefficients_have_the_order_of_phases() -> None:
     assert found is not None
     names = [name.upper() for name in found[1].split(", ")]
     assert [getattr(phases, name) for name in names] == list(range(phases.COEFFICIENTS))
+
+
+def test_curves_have_the_numbers_of_layers() -> None:
+    text = (sources.csrc() / "cuda" / "dense_step.cu").read_text()
+    found = re.search(r"enum FusedCurve \{ NO_CURVE, ([\w, ]+) \};", text)
+    assert found is not None
+    assert (layers.NONE, *(getattr(layers, name) for name in found[1].split(", "))) == layers.FROM_OUTPUT
+    assert layers.FROM_OUTPUT == (0, 1, 2, 3)  # as an enum counts
+
+
+@pytest.mark.parametrize("structure", [dense_step.DenseLayer, dense_step.DenseValues], ids=lambda s: s.__name__)
+def test_dense_structures_have_the_order_of_the_source(structure: type[ctypes.Structure]) -> None:
+    text = (sources.csrc() / "cuda" / "dense_step.cu").read_text()
+    found = re.search(rf"struct {structure.__name__} \{{\n(.*?)\n\}};", text, re.DOTALL)
+    assert found is not None
+    declared = re.findall(r"^ *(?:const )?(?:long long|float|int)\b([^;]*);", found[1], re.MULTILINE)
+    assert re.findall(r"\w+", ",".join(declared)) == [field[0] for field in structure._fields_]
+
+
+@pytest.mark.parametrize("allows_wide", [False, True])
+@pytest.mark.parametrize("d", [1, 7_850, 27_648, 55_296, 110_592, 1_000_004])
+def test_sums_over_clients_reach_all_of_a_card(d: int, allows_wide: bool) -> None:
+    """As many blocks as two per multiprocessor, or blocks of one warp with one number a thread; every number is had."""
+    grid = SumGrid.of(d, allows_wide)
+    of_block = grid.threads * (launch.QUAD if grid.wide else 1)
+    assert d <= grid.blocks * of_block < d + of_block
+    assert grid.blocks >= LEAST_BLOCKS or of_block == sources.size("LANES")
+    assert grid.threads % sources.size("LANES") == 0
+    assert allows_wide or not grid.wide
+    if d > 1_000_000:
+        assert (grid.wide, grid.threads) == (allows_wide, launch.THREADS)
 
 
 class Recorder:

@@ -20,6 +20,7 @@ if registry.interpreting():
 
 from fastfed.bench import triton_traffic as bench
 from fastfed.kernels import triton as backend
+from fastfed.kernels.triton.engine import deltas
 from fastfed.kernels.triton.launch import Launch, recorded
 from fastfed.kernels.triton.traffic import WIDE, Traffic, compiling_for, traffic_of
 
@@ -126,6 +127,32 @@ def test_sums_over_clients_reach_all_of_a_card(d: int, capability: int) -> None:
         assert sum(loaded) == FLOAT * (32 + launch.constants["AHEAD"])  # numbers, and the clients' weights
 
 
+@pytest.mark.parametrize("own", [False, True], ids=["one start", "own starts"])
+@pytest.mark.parametrize("d", [1, 7850, 30_000, 1_200_000])
+@every_card
+def test_sums_of_deltas_reach_all_of_a_card(d: int, own: bool, capability: int) -> None:
+    """Also where a chunk's clients are in one lane; start models of their own are half of what is on its way."""
+    aligned = -(-d // 16) * 16
+    x, sums = torch.zeros(3, aligned), torch.zeros(8, aligned)
+    with recorded() as launches:
+        deltas.fold(x, x if own else x[0], torch.ones(3), sums, 2, 5)
+    (launch,) = launches
+    assert launch.programs >= min(216, -(-d // 32))
+    found = traffic_of(launch, launch.constants["BLOCK"], capability)
+    assert found.local_bytes == 0
+    loaded = [a.bytes for a in found.accesses if a.loops == (0,)]
+    assert sum(loaded) == FLOAT * (32 + launch.constants["AHEAD"])
+
+
+def test_more_lanes_are_more_programs() -> None:
+    """However the chunks lie across lanes, blocks are as large as those of all lanes together allow."""
+    x, sums = torch.zeros(8, 32 * 1024), torch.zeros(8, 32 * 1024)
+    with recorded() as launches:
+        for run in (8, 1):
+            deltas.fold(x, x[0], torch.ones(8), sums, 0, run)
+    assert [(launch.programs, launch.constants["BLOCK"]) for launch in launches] == [(256, 128), (256, 1024)]
+
+
 MIXED = {"dense": (200, 784), "convolution": (6, 1, 3, 3), "bias": (10,)}  # every form of tile
 
 
@@ -183,6 +210,15 @@ def test_number_of_clients_does_not_recompile() -> None:
     with recorded() as launches:
         for clients in (1, 2, 16):
             backend.weighted_sum(torch.zeros(clients, 64), torch.ones(clients), out)
+    with compiling_for(90):
+        assert len({id(launch.compile()) for launch in launches}) == 1
+
+
+def test_places_in_lanes_do_not_recompile() -> None:
+    x, sums = torch.zeros(16, 64), torch.zeros(8, 64)
+    with recorded() as launches:
+        for clients, first, run in ((1, 0, 1), (2, 5, 16), (16, 1, 17), (3, 1, 2)):
+            deltas.fold(x[:clients], x[0], torch.ones(clients), sums, first, run)
     with compiling_for(90):
         assert len({id(launch.compile()) for launch in launches}) == 1
 

@@ -3,11 +3,11 @@
 #include <cstring>
 
 #include "cpu/clones.h"
-#include "cpu/curves.h"
 #include "cpu/layers/layer.h"
 #include "cpu/layers/transpose.h"
 #include "cpu/loops.h"
 #include "cpu/simd.h"
+#include "curves.h"
 
 namespace fastfed {
 namespace {

@@ -7,8 +7,8 @@
 #include <limits>
 
 #include "cpu/clones.h"
-#include "cpu/curves.h"
 #include "cpu/layers/sums.h"
+#include "curves.h"
 
 namespace fastfed {
 namespace {

@@ -4,12 +4,12 @@
 
 #include "cpu/aligned.h"
 #include "cpu/clones.h"
-#include "cpu/curves.h"
 #include "cpu/layers/layer.h"
 #include "cpu/layers/row_groups.h"
 #include "cpu/layers/sums.h"
 #include "cpu/layers/transpose.h"
 #include "cpu/products.h"
+#include "curves.h"
 
 namespace fastfed {
 namespace {

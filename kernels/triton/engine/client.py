@@ -94,13 +94,6 @@ def _weights(x, start, at, is_first, mask):
     return tl.where(is_first, fresh, tl.load(x + at, mask=tl.where(is_first, False, mask), other=0.0))
 
 
-@device
-def _keep_gap(mine, start, first, end):
-    """What lies between tensors stays as it was; gaps are shorter than the border on which tensors start."""
-    at = first + tl.arange(0, 16)
-    tl.store(mine + at, tl.load(start + at, mask=at < end, other=0.0), mask=at < end)
-
-
 @triton.jit
 def _train(
     x, starts, start_stride, store, rounds, results, weight, bias, sink, clients,
@@ -185,9 +178,6 @@ def _train(
             share = tl.where(counted, 1.0 / count.to(tl.float32), 0.0)
             dz = (e / mass[None, :] - hit.to(tl.float32)) * share[None, :]
             last, last_length = example, length
-    _keep_gap(mine, start, weight.offset + N * K, bias.offset if HAS_BIAS else sink.size)
-    if HAS_BIAS:
-        _keep_gap(mine, start, bias.offset + N, sink.size)
     tl.store(results.losses + client * 3, first_loss)
     tl.store(results.losses + client * 3 + 1, loss)
     tl.store(results.losses + client * 3 + 2, sum_of_losses)

@@ -209,7 +209,7 @@ def _input_gradient(
 
 @triton.jit
 def _update(
-    params, value, d_out, choice, lengths, weight, bias, sink,
+    params, size, value, d_out, choice, lengths, weight, bias, sink,
     CI: tl.constexpr, CO: tl.constexpr, H: tl.constexpr, W: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,
     KERNEL_H: tl.constexpr, KERNEL_W: tl.constexpr, STEP_H: tl.constexpr, STEP_W: tl.constexpr, PAD_H: tl.constexpr,
     PAD_W: tl.constexpr, BATCH: tl.constexpr, IN: tl.constexpr, OUT: tl.constexpr, HAS_BIAS: tl.constexpr,
@@ -242,12 +242,12 @@ def _update(
         d = _output_gradient(d_out, choice, image, y[:, None], x[:, None], n[None, :], mask, OH, OW, CO, OUT, POOL)
         g = tl.dot(a, d, g, input_precision=PRECISION)
         g_bias += total(d, axis=0)
-    w_at = client * sink.size + weight.offset + tap[:, None] * CO + n[None, :]
+    w_at = client * size + weight.offset + tap[:, None] * CO + n[None, :]
     start = tl.load(params + w_at, mask=(tap < TAPS)[:, None] & (n < CO)[None, :], other=0.0)
     settle(sink, sink.coef, weight, g, start, client, tap, tap < TAPS, n, n < CO, CO, FORMULA, ADD, False)
     if HAS_BIAS:
         if tile_m == 0:
-            _settle_bias(sink, bias, g_bias, params, client, n, CO, FORMULA, ADD)
+            _settle_bias(sink, bias, g_bias, params, size, client, n, CO, FORMULA, ADD)
 
 
 # ---- launches -------------------------------------------------------------------------------------------------------
@@ -287,5 +287,5 @@ def update(
     """The gradient of weight and bias goes to the sink; `add`: to what is there."""
     tile = update_tile(c)
     tiles = -(-c.taps // tile.m) * -(-c.outputs // tile.n)
-    args = (x, value, d_out, choice, lengths, c.weight, c.bias or c.weight, sink)
+    args = (x, x.stride(0), value, d_out, choice, lengths, c.weight, c.bias or c.weight, sink)
     _launch(_update, tiles, tile, x, *args, ADD=add, **rule.constants, **_sizes(c, batch, tile))

@@ -17,7 +17,7 @@ from torch import Tensor
 from ..bound import device, largest, rules, total
 from ..launch import launch
 from ..tiles import block_for, blocks_of
-from ..vectors import load, new_partials, place, store, sum_of_squares
+from ..vectors import load, place, store, sum_of_squares
 from ..weighted_sum import TAIL, summing_blocks
 
 _PARTS = 256  # partial sums of squares added up side by side
@@ -50,8 +50,8 @@ def _weigh(partials, shares, limits, norms, weights, parts, PARTS: tl.constexpr)
 
 
 def squares(x: Tensor, start: Tensor, out: Tensor) -> None:
-    """Sums of squares of x - start, in parts: x (clients, d), start (d,) or (clients, d), `out` float64 as
-    `new_partials` makes it. Which elements make a part depends on d alone."""
+    """Sums of squares of x - start, in parts: x (clients, d), start (d,) or (clients, d), `out` (clients,
+    parts) float64. How many parts there are, and of which elements, depends on d alone."""
     clients, d = x.shape
     own = start.dim() == 2
     launch(_delta_squares, clients * blocks_of(d), x, x, start, out, d, OWN=own, BLOCK=block_for(d))
@@ -66,10 +66,11 @@ def weigh(
     `norms` (clients,) float64 receives the deltas' norms. `known` (clients,) float64 are their squares, where training
     has found them already: x is then not read.
     """
-    partials = new_partials(x) if known is None else known[:, None]
-    if known is None:
+    partials = known
+    if partials is None:
+        partials = torch.empty((len(x), blocks_of(x.shape[1])), dtype=torch.float64, device=x.device)
         squares(x, start, partials)
-    clients, parts = partials.shape
+    clients, parts = len(x), partials.numel() // len(x)
     weights = torch.empty(clients, dtype=torch.float32, device=x.device)
     launch(_weigh, clients, x, partials, shares, limits, norms, weights, parts, PARTS=_PARTS)
     return weights

@@ -43,7 +43,7 @@ class Draws:
     keys: tuple[tuple[int, int], ...]
 
     def masks(self, layer: Dropout) -> elementwise.Masks:
-        return elementwise.Masks(self.ids, self.step, *self.keys[layer.index], self.round, layer.p)
+        return elementwise.Masks(self.ids, self.step, *self.keys[layer.number], self.round, layer.p)
 
 
 @dataclass
@@ -133,7 +133,7 @@ class Layers:
             back = not layer.to_vector
             elementwise.reorder(layer.shape, layer.flat_stride, layer.image, batch, given, made, lengths, back)
         else:
-            elementwise.select(layer.shape, layer.out_stride, layer.index, batch, given, made, lengths, False)
+            elementwise.select(layer.shape, layer.out_stride, layer.row, batch, given, made, lengths, False)
 
     def _drop(self, layer: Dropout, given: Tensor, made: Tensor, lengths: Tensor, draws: Draws) -> None:
         if draws.keys:
@@ -156,9 +156,9 @@ class Layers:
             args = (targets, counts, self.row_losses, lengths, self.losses, tally)
             losses.cross_entropy(self.batch, shape.rows, shape.width, rows_of, d_out, *args)
         else:
-            args = (targets, self.row_losses, lengths, self.losses, tally)
+            others = (targets, self.row_losses, lengths, self.losses, tally)
             squares = self.network.loss == "mse"
-            losses.elementwise(squares, self.batch, shape.rows, shape.width, rows_of, d_out, *args)
+            losses.elementwise(squares, self.batch, shape.rows, shape.width, rows_of, d_out, *others)
         return self.losses
 
     # ---- back -------------------------------------------------------------------------------------------------------
@@ -216,15 +216,15 @@ class Layers:
             elementwise.curve_gradient(layer.curve, layer.shape, batch, given, d_given, d_made, lengths, **how)
         elif isinstance(layer, Dropout):
             masks = draws.masks(layer)
-            args = (d_made, d_given, lengths)
-            elementwise.dropout(layer.shape, layer.image, batch, masks, *args, made=given, **how)
+            elementwise.dropout(layer.shape, layer.image, batch, masks, d_made, d_given, lengths, made=given, **how)
         elif isinstance(layer, Reorder):
             there = (layer.shape, layer.flat_stride, layer.image, batch)
             elementwise.reorder(*there, d_made, d_given, lengths, layer.to_vector, made=given, **how)
         else:
             assert isinstance(layer, Select)
-            there = (layer.shape, layer.out_stride, layer.index, batch)
-            elementwise.select(*there, d_made, d_given, lengths, True, made=given, **how)
+            elementwise.select(
+                layer.shape, layer.out_stride, layer.row, batch, d_made, d_given, lengths, True, made=given, **how
+            )
 
     def _pass_on(
         self, layer: Add, value: Tensor, d_value: Tensor, d_made: Tensor, lengths: Tensor, gate: int, add: bool

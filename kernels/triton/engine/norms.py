@@ -126,7 +126,7 @@ def _input_gradient(
 
 @triton.jit
 def _update(
-    params, value, d_out, stats, lengths, weight, bias, sink,
+    params, size, value, d_out, stats, lengths, weight, bias, sink,
     PIXELS: tl.constexpr, WIDTH: tl.constexpr, GROUPS: tl.constexpr, ROWS: tl.constexpr, STRIDE: tl.constexpr,
     BATCH: tl.constexpr, HAS_WEIGHT: tl.constexpr, HAS_BIAS: tl.constexpr, FORMULA: tl.constexpr, ADD: tl.constexpr,
     BR: tl.constexpr, BC: tl.constexpr,
@@ -155,9 +155,9 @@ def _update(
         g_weight += total(d * x, axis=0)
         g_bias += total(d, axis=0)
     if HAS_WEIGHT:
-        _settle_bias(sink, weight, g_weight, params, client, column, COLUMNS, FORMULA, ADD)
+        _settle_bias(sink, weight, g_weight, params, size, client, column, COLUMNS, FORMULA, ADD)
     if HAS_BIAS:
-        _settle_bias(sink, bias, g_bias, params, client, column, COLUMNS, FORMULA, ADD)
+        _settle_bias(sink, bias, g_bias, params, size, client, column, COLUMNS, FORMULA, ADD)
 
 
 _NOWHERE = Place(0)
@@ -185,6 +185,6 @@ def update(
 ) -> None:  # fmt: skip
     """The gradients of weight and bias go to the sink; `add`: to what is there."""
     columns = n.groups * n.width
-    args = (x, value, d_out, stats, lengths, n.weight or _NOWHERE, n.bias or _NOWHERE, sink)
+    args = (x, x.stride(0), value, d_out, stats, lengths, n.weight or _NOWHERE, n.bias or _NOWHERE, sink)
     tile = {"BR": 32, "BC": 32}
     launch(_update, len(x) * -(-columns // 32), x, *args, ADD=add, **rule.constants, **tile, **_sizes(n, batch))

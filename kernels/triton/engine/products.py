@@ -160,16 +160,16 @@ def _finish_input_gradient(
 
 
 @device
-def _settle_bias(sink, bias, g, x, client, n, N: tl.constexpr, FORMULA: tl.constexpr, ADD: tl.constexpr):
+def _settle_bias(sink, bias, g, x, size, client, n, N: tl.constexpr, FORMULA: tl.constexpr, ADD: tl.constexpr):
     """A tile of the bias's gradient, as a matrix of one row."""
     row = tl.arange(0, 1)
-    start = tl.load(x + client * sink.size + bias.offset + n, mask=n < N, other=0.0)[None, :]
+    start = tl.load(x + client * size + bias.offset + n, mask=n < N, other=0.0)[None, :]
     settle(sink, sink.coef, bias, g[None, :], start, client, row, row < 1, n, n < N, N, FORMULA, ADD, True)
 
 
 @triton.jit
 def _update(
-    x, value, d_out, lengths, weight, bias, sink,
+    x, size, value, d_out, lengths, weight, bias, sink,
     K: tl.constexpr, N: tl.constexpr, ROWS: tl.constexpr, CAPACITY: tl.constexpr, IN: tl.constexpr, OUT: tl.constexpr,
     HAS_BIAS: tl.constexpr, FORMULA: tl.constexpr, ADD: tl.constexpr,
     BN: tl.constexpr, BK: tl.constexpr, BR: tl.constexpr, PRECISION: tl.constexpr,
@@ -192,16 +192,16 @@ def _update(
         dz = _columns_first(d_out, client, r, rows, n, N, OUT, CAPACITY)
         g = tl.dot(dz, _rows_first(value, client, r, rows, k, K, IN, CAPACITY), g, input_precision=PRECISION)
         g_bias += total(dz, axis=1)
-    start = _weights(x, weight, client, sink.size, n, k, N, K)
+    start = _weights(x, weight, client, size, n, k, N, K)
     settle(sink, sink.coef, weight, g, start, client, n, n < N, k, k < K, K, FORMULA, ADD, False)
     if HAS_BIAS:
         if tile_k == 0:
-            _settle_bias(sink, bias, g_bias, x, client, n, N, FORMULA, ADD)
+            _settle_bias(sink, bias, g_bias, x, size, client, n, N, FORMULA, ADD)
 
 
 @triton.jit
 def _backward(
-    x, value, d_value, d_out, lengths, weight, bias, sink,
+    x, size, value, d_value, d_out, lengths, weight, bias, sink,
     K: tl.constexpr, N: tl.constexpr, ROWS: tl.constexpr, CAPACITY: tl.constexpr, IN: tl.constexpr, OUT: tl.constexpr,
     HAS_BIAS: tl.constexpr, GATE: tl.constexpr, ADD_INPUT: tl.constexpr, FORMULA: tl.constexpr, ADD: tl.constexpr,
     BN: tl.constexpr, BK: tl.constexpr, BR: tl.constexpr, PRECISION: tl.constexpr,
@@ -220,20 +220,20 @@ def _backward(
     da = tl.zeros((BK, BR), tl.float32)
     for n0 in range(0, N, BN):
         n = n0 + tl.arange(0, BN)
-        w = _weights(x, weight, client, sink.size, n, k, N, K)
+        w = _weights(x, weight, client, size, n, k, N, K)
         dz = _columns_first(d_out, client, r, rows, n, N, OUT, CAPACITY)
         da = tl.dot(tl.trans(w), dz, da, input_precision=PRECISION)
         g = tl.dot(dz, a, input_precision=PRECISION)
         settle(sink, sink.coef, weight, g, w, client, n, n < N, k, k < K, K, FORMULA, ADD, False)
         if HAS_BIAS:
             if tile_k == 0:
-                _settle_bias(sink, bias, total(dz, axis=1), x, client, n, N, FORMULA, ADD)
+                _settle_bias(sink, bias, total(dz, axis=1), x, size, client, n, N, FORMULA, ADD)
     _finish_input_gradient(da, value, d_value, client, r, rows, k, K, IN, CAPACITY, GATE, ADD_INPUT)
 
 
 @triton.jit
 def _update_forward(
-    x, value, before, d_out, out, lengths, lengths_before, weight, bias, sink,
+    x, size, value, before, d_out, out, lengths, lengths_before, weight, bias, sink,
     K: tl.constexpr, N: tl.constexpr, ROWS: tl.constexpr, CAPACITY: tl.constexpr, IN: tl.constexpr, OUT: tl.constexpr,
     HAS_BIAS: tl.constexpr, CURVE: tl.constexpr, FORMULA: tl.constexpr,
     BN: tl.constexpr, BK: tl.constexpr, BR: tl.constexpr, PRECISION: tl.constexpr,
@@ -254,7 +254,7 @@ def _update_forward(
     acc = tl.zeros((BN, BR), tl.float32)
     for k0 in range(0, K, BK):
         k = k0 + tl.arange(0, BK)
-        w = _weights(x, weight, client, sink.size, n, k, N, K)
+        w = _weights(x, weight, client, size, n, k, N, K)
         if rows_before > 0:
             g = tl.dot(dz, _rows_first(before, client, r, rows_before, k, K, IN, CAPACITY), input_precision=PRECISION)
             w = settle(sink, sink.coef, weight, g, w, client, n, n < N, k, k < K, K, FORMULA, False, False)
@@ -262,7 +262,7 @@ def _update_forward(
         a = _columns_first(value, client, r, rows, k, K, IN, CAPACITY)
         acc = tl.dot(w, a, acc, input_precision=PRECISION)
     if HAS_BIAS:
-        b = tl.load(x + client * sink.size + bias.offset + n, mask=n < N, other=0.0)
+        b = tl.load(x + client * size + bias.offset + n, mask=n < N, other=0.0)
         if rows_before > 0:
             row = tl.arange(0, 1)
             moved = settle(
@@ -316,7 +316,7 @@ def update(
     """The gradient of weight and bias goes to the sink; `add`: to what is there."""
     tile = tile_of(m, batch)
     programs = len(x) * -(-m.outputs // tile.n) * -(-m.inputs // tile.k)
-    args = (x, value, d_out, lengths, m.weight, m.bias or m.weight, sink)
+    args = (x, x.stride(0), value, d_out, lengths, m.weight, m.bias or m.weight, sink)
     _launch(_update, programs, tile, x, *args, ADD=add, **rule.constants, **_sizes(m, tile, batch))
 
 
@@ -331,7 +331,7 @@ def backward(
 ) -> None:  # fmt: skip
     """`input_gradient` and `update` in one pass over the weights."""
     tile = backward_tile(m, batch)
-    args = (x, value, d_value, d_out, lengths, m.weight, m.bias or m.weight, sink)
+    args = (x, x.stride(0), value, d_value, d_out, lengths, m.weight, m.bias or m.weight, sink)
     constants = {"GATE": gate, "ADD_INPUT": add_input, "ADD": add, **rule.constants, **_sizes(m, tile, batch)}
     _launch(_backward, len(x) * -(-m.inputs // tile.k), tile, x, *args, **constants)
 
@@ -342,6 +342,6 @@ def update_forward(
 ) -> None:  # fmt: skip
     """`update` with the last step's input and output gradient, then `forward` on this step's, in one pass over W."""
     tile = tile_of(m, batch)
-    args = (x, value, before, d_out, out, lengths, lengths_before, m.weight, m.bias or m.weight, sink)
+    args = (x, x.stride(0), value, before, d_out, out, lengths, lengths_before, m.weight, m.bias or m.weight, sink)
     constants = {"CURVE": m.curve, **rule.constants, **_sizes(m, tile, batch)}
     _launch(_update_forward, len(x) * -(-m.outputs // tile.n), tile, x, *args, **constants)

@@ -11,44 +11,14 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import triton.language as tl
-from torch import Tensor
 
+from ...sink import Sink
 from ..bound import device, rules
 from ..cover_step import cover_minimum, covered_moment, raise_maxima
 from ..gradient import REFRESH, STEP, coefficient, correct, direction, refreshed
 from ..vectors import load, store
 
-
-class Sink(NamedTuple):
-    """Where gradients of parameters go: into `grad` (clients, d), or, if that is None, into `x` by the client rule.
-
-    Vectors are (clients, d), None where the rule has none; `anchor` may be shared by all clients (stride 0). `coef` is
-    (clients, COEFFICIENTS) of ``phases.py``; `mu` and `maxima` (as bits) are SM3's (clients, mu_size), over `axes`.
-    """
-
-    size: int
-    grad: Tensor | None = None
-    x: Tensor | None = None
-    m: Tensor | None = None
-    v: Tensor | None = None
-    nu: Tensor | None = None
-    mu: Tensor | None = None
-    maxima: Tensor | None = None
-    axes: Tensor | None = None
-    mu_size: int = 0
-    coef: Tensor | None = None
-    anchor: Tensor | None = None
-    anchor_stride: int = 0
-    correction: Tensor | None = None
-    correction_stride: int = 0
-    weight_decay: float = 0.0
-    prox: float = 0.0
-    beta1: float = 0.0
-    gain1: float = 1.0
-    beta2: float = 0.0
-    gain2: float = 1.0
-    eps: float = 0.0
-    root_eps: float = 0.0
+__all__ = ["Rule", "Sink", "settle"]  # engine files take all three from here
 
 
 class Rule(NamedTuple):

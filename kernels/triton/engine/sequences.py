@@ -8,6 +8,8 @@ step: one launch per time step, in which a program has a tile of hidden units an
 
 from __future__ import annotations
 
+from typing import Any
+
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -45,7 +47,7 @@ def _embed(
 
 @triton.jit
 def _update_table(
-    params, tokens, d_out, lengths, weight, sink,
+    params, size, tokens, d_out, lengths, weight, sink,
     WORDS: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, OUT: tl.constexpr, CAPACITY: tl.constexpr,
     PADDING: tl.constexpr, FORMULA: tl.constexpr, ADD: tl.constexpr, BV: tl.constexpr, BC: tl.constexpr,
     BR: tl.constexpr, PRECISION: tl.constexpr,
@@ -69,7 +71,7 @@ def _update_table(
         at = (client * CAPACITY + r)[:, None] * OUT + column[None, :]
         d = tl.load(d_out + at, mask=(r < rows)[:, None] & (column < WIDTH)[None, :], other=0.0)
         g = tl.dot(is_word, d, g, input_precision=PRECISION)
-    at = client * sink.size + weight.offset + word[:, None].to(tl.int64) * WIDTH + column[None, :]
+    at = client * size + weight.offset + word[:, None].to(tl.int64) * WIDTH + column[None, :]
     start = tl.load(params + at, mask=(word < WORDS)[:, None] & (column < WIDTH)[None, :], other=0.0)
     settle(
         sink,
@@ -102,9 +104,9 @@ def update_table(
 ) -> None:  # fmt: skip
     """The gradient of the table goes to the sink; `add`: to what is there."""
     sizes = {"WORDS": e.words, "WIDTH": e.width, "ROWS": e.rows, "OUT": e.out_stride, "CAPACITY": batch * e.rows}
-    tile = {"BV": _WORDS, "BC": _COLUMNS, "BR": _ROWS, "PRECISION": PRECISION, "PADDING": e.padding}
+    tile: dict[str, Any] = {"BV": _WORDS, "BC": _COLUMNS, "BR": _ROWS, "PRECISION": PRECISION, "PADDING": e.padding}
     programs = len(x) * -(-e.words // _WORDS) * -(-e.width // _COLUMNS)
-    args = (x, tokens, d_out, lengths, e.weight, sink)
+    args = (x, x.stride(0), tokens, d_out, lengths, e.weight, sink)
     launch(_update_table, programs, x, *args, stages=2, ADD=add, **rule.constants, **sizes, **tile)
 
 
@@ -215,7 +217,7 @@ def recur(
 ) -> None:
     """All time steps. `gates` (clients, batch * length, gate stride) hold the inputs' part, then the gates; `cells`
     (clients, batch * length, hidden); `out` and `previous`, the output one step earlier."""
-    tile = {"BH": _HIDDEN, "BK": _DEPTH, "BB": _examples(batch), "PRECISION": PRECISION}
+    tile: dict[str, Any] = {"BH": _HIDDEN, "BK": _DEPTH, "BB": _examples(batch), "PRECISION": PRECISION}
     sizes = {"H": r.hidden, "T": r.length, "GATES": r.gate_stride, "OUT": r.out_stride, "BATCH": batch}
     programs = len(x) * -(-r.hidden // _HIDDEN) * -(-batch // _examples(batch))
     for t in range(r.length):
@@ -228,7 +230,7 @@ def recur_back(
     lengths: Tensor,
 ) -> None:  # fmt: skip
     """All time steps, the last first: `d_gates`, the gradients of what went into the gates."""
-    tile = {"BH": _HIDDEN, "BK": _DEPTH, "BB": _examples(batch), "PRECISION": PRECISION}
+    tile: dict[str, Any] = {"BH": _HIDDEN, "BK": _DEPTH, "BB": _examples(batch), "PRECISION": PRECISION}
     sizes = {"H": r.hidden, "T": r.length, "GATES": r.gate_stride, "OUT": r.out_stride, "BATCH": batch}
     programs = len(x) * -(-r.hidden // _HIDDEN) * -(-batch // _examples(batch))
     for t in reversed(range(r.length)):

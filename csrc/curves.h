@@ -1,6 +1,6 @@
 // Exponentials and what is made of them, without branches and without library calls, so that a loop over elements
-// becomes SIMD (see clones.h); a library's functions would also differ from platform to platform. Every function passes
-// NaN on and saturates where the true one does. Coefficients are minimax fits.
+// becomes SIMD (see cpu/clones.h); a library's functions would also differ from platform to platform, and from CPU to
+// GPU. Every function passes NaN on and saturates where the true one does. Coefficients are minimax fits.
 #pragma once
 
 #include "philox.h"  // bits_of, float_of
