@@ -25,7 +25,7 @@ run: $(VENV)/.built ## compare four methods on the embedded digits: a table, and
 # Two workers with two threads each are more than two cores: threads that wait give way instead of spinning.
 test: export OMP_WAIT_POLICY = passive
 test: style ## style, then every test: CPU backends, Triton's interpreter, CUDA kernels on the host
-	$(BIN)/pytest -n 2 --dist loadgroup
+	$(BIN)/pytest -m "not exhaustive" -n 2 --dist loadgroup
 	TRITON_INTERPRET=1 FASTFED_TILES=wide $(BIN)/pytest -m backend -n 2 tests/kernels
 	TRITON_INTERPRET=1 $(BIN)/pytest -m backend -n 2 tests/kernels/test_triton_races.py
 	TRITON_INTERPRET=1 $(BIN)/pytest -m "device and not exhaustive" -n 2 tests/train
@@ -36,6 +36,7 @@ device-proof: export OMP_WAIT_POLICY = passive
 device-proof: $(VENV)/.built ## every test of the Triton kernels at the tile sizes that ship, and under the race detector
 	TRITON_INTERPRET=1 FASTFED_RACES=1 $(BIN)/pytest -m backend -n 2 tests/kernels
 	TRITON_INTERPRET=1 $(BIN)/pytest -m device -n 2 tests/train
+	$(BIN)/pytest -m exhaustive -n 2 tests/kernels
 
 bench: $(VENV)/.built ## time every kernel and whole rounds beside their peers
 	$(BIN)/fastfed doctor

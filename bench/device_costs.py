@@ -10,6 +10,7 @@ measured.
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -94,13 +95,15 @@ def as_on_a_card() -> Iterator[None]:
 
 @dataclass
 class Moved:
-    """One launch: what passes memory (every byte once), what passes the cache, what is multiplied."""
+    """One launch: what passes memory (every byte once), what passes the cache, what is multiplied; how many bytes of
+    clients' models it touches."""
 
     kernel: str
     read: float
     written: float
     touched: float
     flops: dict[str, float]
+    models: float = 0.0
 
     def grown(self, other: Moved, between: tuple[int, int], clients: int) -> Moved:
         """With so many clients, from the same launch with fewer, as many as `between` says (self, other)."""
@@ -111,7 +114,8 @@ class Moved:
 
         flops = {name: line(n, other.flops[name]) for name, n in self.flops.items()}
         read, written = line(self.read, other.read), line(self.written, other.written)
-        return Moved(self.kernel, read, written, line(self.touched, other.touched), flops)
+        models = line(self.models, other.models)
+        return Moved(self.kernel, read, written, line(self.touched, other.touched), flops, models)
 
 
 def count(name: str, rule: str, clients: int, steps: int) -> list[Moved]:
@@ -126,9 +130,35 @@ def count(name: str, rule: str, clients: int, steps: int) -> list[Moved]:
 
 def _moved(launches: list[Any]) -> list[Moved]:
     return [
-        Moved(c.kernel, c.distinct_read, c.distinct_written, c.bytes_read + c.bytes_written, dict(c.flops))
+        Moved(
+            kernel=c.kernel,
+            read=c.distinct_read,
+            written=c.distinct_written,
+            touched=c.bytes_read + c.bytes_written,
+            flops=dict(c.flops),
+            models=sum(c.by_argument[name] for name in ("x", "params", "sink.x")),
+        )
         for c in launches
     ]
+
+
+def passes_per_step(counted: dict[str, list[Moved]], parameters: int) -> float:
+    """How often a further local step reads or writes the clients' weights."""
+    models = {key: sum(m.models for m in launches) for key, launches in counted.items()}
+    few, more = (models[f"{FEW[1]}x{n}"] - models[f"{FEW[0]}x{n}"] for n in (2, 3))
+    return (more - few) / (4 * parameters)
+
+
+def allocations(name: str, rule: str) -> list[tuple[int, ...]]:
+    """The shapes of what a round allocates that is as large as all clients' models, or larger."""
+    from ..kernels.triton.launch import launches
+
+    with as_on_a_card(), launches(run=False):
+        executor, work = round_of(name, rule, 10, 2)
+        executor.run(work)
+        with Operations() as operations:
+            executor.run(work)
+    return [shape for shape in operations.made if math.prod(shape) >= 10 * work.start.numel()]
 
 
 def count_sum(name: str, clients: int) -> list[Moved]:
@@ -217,12 +247,15 @@ class Operations(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.seen: Counter[str] = Counter()
+        self.made: list[tuple[int, ...]] = []  # shapes of new tensors
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name = func.overloadpacket.__name__
+        name, out = func.overloadpacket.__name__, func(*args, **(kwargs or {}))
         if name not in _VIEWS:
             self.seen[name] += 1
-        return func(*args, **(kwargs or {}))
+        if isinstance(out, torch.Tensor) and (name not in _VIEWS or "empty" in name) and not name.endswith("_"):
+            self.made.append(tuple(out.shape))
+        return out
 
 
 @dataclass
@@ -309,7 +342,8 @@ def seconds(moved: Moved, programs: int, card: str) -> float:
 def row(name: str, rule: str, kept: Path | None) -> dict[str, Any]:
     """What is known of one workload with one rule."""
     clients, steps = WORKLOADS[name].clients, steps_of(name)
-    launches = launches_of_round(counts(name, rule, kept), clients, steps)
+    counted = counts(name, rule, kept)
+    launches = launches_of_round(counted, clients, steps)
     programs = programs_of_round(name, rule)
     if [kernel for kernel, _ in programs] != [m.kernel for m in launches]:
         raise ValueError(f"launches: counted {[m.kernel for m in launches]}, made {[kernel for kernel, _ in programs]}")
@@ -334,6 +368,8 @@ def row(name: str, rule: str, kept: Path | None) -> dict[str, Any]:
             for card in ("A100", "H100", "B200")
         },
         "bound_seconds": BOUNDS[name],
+        "passes_per_step": passes_per_step(counted, Packing.of(WORKLOADS[name].make_module()).parameters),
+        "allocations_of_10_clients": allocations(name, rule),
         "spilled": max(k.spilled for k in kernels),
         "kernels": [asdict(k) for k in kernels],
         "by_kernel": _by_kernel(launches, sizes),
@@ -356,7 +392,7 @@ def _table(rows: list[dict[str, Any]]) -> Table:
     table = Table(title="A round of executor 'device', calculated; no card has been measured")
     for heading in (
         "workload", "rule", "clients", "launches/step", "launches/round", "torch ops/step", "torch ops/round",
-        "host ms", "GB", "GFLOP", "A100 ms", "bound ms", "A100/bound", "H100 ms", "spilled",
+        "host ms", "passes/step", "GB", "GFLOP", "A100 ms", "bound ms", "A100/bound", "H100 ms", "spilled",
     ):  # fmt: skip
         table.add_column(heading, justify="right")
     for r in rows:
@@ -364,6 +400,7 @@ def _table(rows: list[dict[str, Any]]) -> Table:
         table.add_row(
             r["workload"], r["rule"], f"{r['clients']:,}", str(r["launches_per_step"]), str(r["launches_per_round"]),
             str(r["torch_operations_per_step"]), str(r["torch_operations_per_round"]), f"{1e3 * r['host_seconds']:.2f}",
+            f"{r['passes_per_step']:.2f}",
             f"{(r['bytes_read'] + r['bytes_written']) / 1e9:.3f}", f"{r['flops'] / 1e9:.1f}", f"{1e3 * a100:.3f}",
             f"{1e3 * bound:.2f}", f"{a100 / bound:.2f}x", f"{1e3 * h100:.3f}", str(r["spilled"]),
         )  # fmt: skip
@@ -398,6 +435,9 @@ def main(
     console = Console()
     console.width = max(console.width, 170)
     console.print(_table(rows))
+    for r in rows:
+        shapes = ", ".join(str(shape) for shape in r["allocations_of_10_clients"]) or "none"
+        console.print(f"{r['workload']} {r['rule']}: allocated as large as 10 clients' models or larger: {shapes}")
     if json_file is not None:
         json_file.parent.mkdir(parents=True, exist_ok=True)
         json_file.write_text(json.dumps(rows, indent=1))

@@ -22,7 +22,8 @@ class Counts:
     """One launch. `flops` of `tl.dot` by precision (``interpreted.Product``): two for each multiplication that the
     product needs, however many passes the precision takes. `distinct_read` and `distinct_written` count every byte
     once, however often it is touched, and none as read that the launch itself had written: what a cache that held
-    everything would move."""
+    everything would move. `by_argument`: all bytes, by the argument whose tensor they belong to (the first of those
+    that share memory)."""
 
     kernel: str
     programs: int = 0
@@ -33,6 +34,7 @@ class Counts:
     atomics: int = 0
     barriers: int = 0
     flops: Counter[str] = field(default_factory=Counter)
+    by_argument: Counter[str] = field(default_factory=Counter)
 
 
 @contextmanager
@@ -46,11 +48,15 @@ def counted() -> Iterator[list[Counts]]:
 class _Counting(Observer):
     def __init__(self) -> None:
         self.launches: list[Counts] = []
+        self._begins, self._names = np.empty(0, dtype=np.uint64), list[str]()
         self._touched: dict[int, list[tuple[str, np.ndarray]]] = {}  # by width: kinds and addresses, in their order
 
     def launch_starts(self, launch: Started) -> None:
         self.launches.append(Counts(launch.kernel))
         self._touched = {}
+        storages = {t.untyped_storage().data_ptr(): name for name, t in reversed(launch.tensors.items())}
+        self._begins = np.array(sorted(storages), dtype=np.uint64)
+        self._names = [storages[int(begin)] for begin in self._begins]
 
     def launch_ends(self) -> None:
         counts = self.launches[-1]
@@ -67,6 +73,9 @@ class _Counting(Observer):
 
     def access(self, access: Access) -> None:
         counts, size = self.launches[-1], access.starts.size
+        if size:
+            owner = int(np.searchsorted(self._begins, np.uint64(access.starts[0]), side="right")) - 1
+            counts.by_argument[self._names[owner]] += size * access.width
         if access.kind in (READ, WRITE):
             self._touched.setdefault(access.width, []).append((access.kind, np.unique(access.starts)))
         if access.kind == READ:

@@ -164,15 +164,16 @@ RULES: dict[str, Client] = {
     "sgd corrected": ff_clients.SGD(lr=0.3, warmup=3, **CORRECTED),
     "momentum": Momentum(lr=0.1, momentum=0.7, weight_decay=0.05),
     "adagrad": AdaGrad(lr=0.1, eps=1e-3, v0=0.2, **CORRECTED),
-    # v0: a delayed v of almost nothing would divide roundings by almost nothing, and any order of a sum could fail
+    # v0, here and in two of SM3's: a v of almost nothing would divide roundings by almost nothing, and any order of a
+    # sum could fail, eager's own on another machine included
     "adagrad delayed": AdaGrad(lr=0.1, eps=1e-3, v0=0.05, delay=2, floor=0.5),
     "adam": Adam(lr=0.02, beta1=0.8, beta2=0.95, eps=1e-3, **CORRECTED),
     "adam delayed by epochs": Adam(lr=0.02, eps=1e-3, delay=2, delay_unit="epoch", warmup=2),
-    "sm3": SM3(lr=0.1, eps=1e-3, weight_decay=0.05),
+    "sm3": SM3(lr=0.1, eps=1e-3, weight_decay=0.05, v0=0.05),
     "sm3 delayed": SM3(lr=0.1, eps=1e-3, delay=2, delay_mode="exact", prox=0.3),
     "sm3 reference": SM3(lr=0.1, eps=0.0, root_eps=1e-6, beta1=0.9, v0=0.1),
     "sm3-I": SM3(lr=0.1, eps=1e-3, cover="I", delay=2, clip=0.7),
-    "sm3-adam": SM3(lr=0.02, eps=1e-3, form="adam", beta1=0.8, beta2=0.95, delay=2),
+    "sm3-adam": SM3(lr=0.02, eps=1e-3, form="adam", beta1=0.8, beta2=0.95, delay=2, v0=0.05),
     "sm3-I-adam": SM3(lr=0.02, eps=1e-3, form="adam", cover="I", delay=2, delay_unit="epoch"),
     "delta-sgd": DeltaSGD(lr=0.1, gamma=0.3, delta=0.2),  # gamma: so that measured step sizes matter
     "delta-sgd corrected": DeltaSGD(lr=0.1, gamma=0.3, grow_first=True, lr_eps=1e-8, **CORRECTED),

@@ -27,7 +27,11 @@ pytest.importorskip("triton", reason="Triton is not installed")
 if not registry.interpreting() and DEVICE == "cpu":
     pytest.skip("device kernels run in Triton's interpreter here (TRITON_INTERPRET=1)", allow_module_level=True)
 
+import triton.language as tl
+from triton.runtime.errors import InterpreterError
+
 from fastfed.kernels.triton import races
+from fastfed.kernels.triton.engine import products
 from fastfed.train.device import Device, FusedChunk, KeptChunk
 
 pytestmark = pytest.mark.device
@@ -132,6 +136,21 @@ def test_no_races(case: Case) -> None:
         with races.watched() as verdict:
             run(case, "device", measure_cosine=measured, steps=steps)
         verdict.check()
+
+
+def test_a_deleted_barrier_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tl, "debug_barrier", lambda: None)
+    for case in (Case("softmax", ("sgd",)), Case("mlp", ("adam",))):  # driver 2 between steps, driver 1 in its biases
+        with races.watched() as verdict:
+            run(case, "device", measure_cosine=False)
+        assert verdict.races, case.id
+
+
+def test_a_swapped_operand_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Square tiles would go unnoticed by shapes alone."""
+    monkeypatch.setattr(products, "_rows_first", products._columns_first)
+    with pytest.raises((AssertionError, InterpreterError)):
+        assert_agrees(Case("mlp", ("sgd",)), run(Case("mlp", ("sgd",)), "device"))
 
 
 # ---- shapes beyond one tile -----------------------------------------------------------------------------------------
