@@ -125,7 +125,7 @@ setup(
         "fastfed.bench",
         "fastfed.csrc",
         "fastfed.kernels",
-        *(f"fastfed.kernels.{name}" for name in ("reference", "cpp", "numba", "triton", "cuda")),
+        *(f"fastfed.kernels.{name}" for name in ("reference", "cpp", "numba", "triton", "triton.engine", "cuda")),
         *(f"fastfed.{path.parent.name}" for path in sorted((ROOT / "fastfed").glob("*/__init__.py"))),
     ],
     package_dir={"fastfed": "fastfed", "fastfed.kernels": "kernels", "fastfed.bench": "bench", "fastfed.csrc": "csrc"},

@@ -20,6 +20,7 @@ from .table import seconds
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 
 RULE = "SGD"  # of the clients of `fastfed bench rounds`
+FILES = ("doctor.json", "tests.xml", "kernels.json", "rounds.json", "predictions.json")
 _NONE = "-"
 
 Json = dict[str, Any]
@@ -182,13 +183,16 @@ def main(
         "out/gpu"
     ),
 ) -> None:
-    """Write report.md beside what was measured; exit code 1 if a test failed on the card."""
+    """Write report.md beside what was measured; exit code 1 if a test failed on the card, or something is missing."""
     if not folder.is_dir():
         raise typer.BadParameter(f"must be a folder, got {str(folder)!r}", param_hint="--folder")
     page = folder / "report.md"
     page.write_text(report(folder))
     print(f"Report: {page}")
-    if failed_tests(folder / "tests.xml"):
+    missing = [name for name in FILES if not (folder / name).is_file()]
+    if missing:
+        print(f"Missing: {', '.join(missing)}")
+    if missing or failed_tests(folder / "tests.xml"):
         raise typer.Exit(1)
 
 

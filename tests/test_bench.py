@@ -15,7 +15,8 @@ from fastfed import Packing, cli
 from fastfed.bench import bound, cases, kernels, peers, table, targets, timing
 from fastfed.bench.place import CPU, Place, find_place
 from fastfed.bench.rows import Row
-from fastfed.kernels import ops
+from fastfed.kernels import ops, registry
+from tests import pretend
 
 FIELDS = {
     "op", "kind", "backend", "size", "d", "median", "p20", "p80", "rounds", "loops", "bytes_per_element", "bound",
@@ -337,13 +338,15 @@ def test_the_bound_of_a_card_moves_the_same_bytes(monkeypatch: pytest.MonkeyPatc
     assert made[0].numel() * bound.UPDATE == 1000 * bound.bytes_per_element(1, 3)
 
 
-def test_no_op_makes_tensors_of_the_wrong_device() -> None:
-    """Shapes only: a device without numbers refuses to be mixed with one that has them."""
-    meta = torch.device("meta")
-    for maker in (cases._vector(10, 1, meta), *cases._deltas(2, 10, meta)):
-        assert maker.device == meta
-    for kind in ("uniform", "normal"):
-        assert peers.draws(kind, 5, meta)().device == meta  # type: ignore[attr-defined]
+@pytest.mark.parametrize("op", list(cases.CASES))
+def test_an_op_and_its_peers_keep_to_the_device(op: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a device that refuses to be mixed with the host."""
+    reference = registry.BACKENDS["reference"]
+    monkeypatch.setitem(registry.BACKENDS, "reference", replace(reference, devices=lambda: (pretend.NAME,)))
+    bout = cases.CASES[op].prepare(100, "reference", torch.device(pretend.NAME))
+    for call in (bout.ours, *bout.others.values()):
+        made = call()
+        assert not isinstance(made, torch.Tensor) or made.device.type == pretend.NAME
 
 
 @pytest.mark.parametrize("bench", ["kernels", "rounds"])

@@ -26,7 +26,7 @@ from typer.testing import CliRunner
 
 import fastfed as ff
 from fastfed import cli, config, sweep
-from fastfed.bench import cases, events, host_time
+from fastfed.bench import cases, device_costs, events, gpu_report, host_time
 
 ROOT = Path(__file__).parents[1]
 PAGES = {str(path.relative_to(ROOT)): path.read_text() for path in sorted((ROOT / "docs").rglob("*.md"))}
@@ -174,6 +174,9 @@ def test_configurations_are_accepted(page: str, tmp_path: Path) -> None:
 # ---- commands -------------------------------------------------------------------------------------------------------
 
 
+PROGRAMS = {module.__name__: module.app for module in (device_costs, events, gpu_report, host_time)}
+
+
 def problem_with(command: str) -> str | None:
     """What is wrong with a line of a shell block; None if its program, subcommand and options exist."""
     words = shlex.split(command, comments=True)
@@ -184,10 +187,8 @@ def problem_with(command: str) -> str | None:
             return None
         case ["fastfed", *rest]:
             return _unknown(cli.app, [word for word in rest if re.fullmatch("[a-z]+", word)][:2], rest)
-        case ["python", "-m", "fastfed.bench.events", *rest]:
-            return _unknown(events.app, [], rest)
-        case ["python", "-m", "fastfed.bench.host_time", *rest]:
-            return _unknown(host_time.app, [], rest)
+        case ["python", "-m", program, *rest] if program in PROGRAMS:
+            return _unknown(PROGRAMS[program], [], rest)
         case ["python", "-m", "pytest", *rest]:
             return next((f"{word}: no such place" for word in rest if "/" in word and not (ROOT / word).exists()), None)
         case ["make", target]:
@@ -245,6 +246,7 @@ def options_of_commands() -> frozenset[str]:
         "fastfed doctor --yaml",
         "python -m fastfed.bench.events --client 3",
         "python -m fastfed.bench.host_time --client 3",
+        "python -m fastfed.bench.device_cost",
         "python -m pytest tests/kernel",
         "python experiments/fashion.py",
         "make coffee",

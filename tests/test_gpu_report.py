@@ -49,7 +49,7 @@ def cells(page: str, first: str) -> list[str]:
 
 def test_measured_stands_beside_calculated(tmp_path: Path) -> None:
     adam = {**PREDICTION, "rule": "Adam", "seconds_calculated": {"A100": 9.0}}
-    page = gpu_report.report(written(tmp_path, rounds=measured(), predictions=[adam, PREDICTION]))
+    page = gpu_report.report(written(tmp_path, rounds=measured(), predictions=[PREDICTION, adam]))
     assert page.startswith(f"# FastFed on {CARD}\n")
     assert cells(page, "W1") == [
         "W1", "1,000", "2 ms", "1.9 ms to 2.2 ms", "1 ms", "2.00x", "60 us", "0", "3", "4.00x", "-", "-", "-",
@@ -99,6 +99,9 @@ def test_the_card_and_its_self_test(tmp_path: Path) -> None:
 @pytest.mark.parametrize("fails", [True, False])
 def test_a_failed_test_comes_first_and_is_a_failure(tmp_path: Path, fails: bool) -> None:
     text = TESTS if fails else '<testsuite><testcase name="test_right"/></testsuite>'
+    kernels = [kernel_row(device=CARD).as_dict()]
+    doctor = {"cards": [], "versions": {}}
+    written(tmp_path, rounds=measured(), kernels=kernels, predictions=[PREDICTION], doctor=doctor)
     (tmp_path / "tests.xml").write_text(text)
     said = CliRunner().invoke(gpu_report.app, ["--folder", str(tmp_path)])
     page = (tmp_path / "report.md").read_text()
@@ -106,6 +109,13 @@ def test_a_failed_test_comes_first_and_is_a_failure(tmp_path: Path, fails: bool)
     assert ("2 tests failed" in page) is fails
     assert ("- test_wrong\n- test_broken\n" in page) is fails
     assert ("Every test that a card can run passed." in page) is not fails
+
+
+def test_what_is_missing_is_a_failure(tmp_path: Path) -> None:
+    said = CliRunner().invoke(gpu_report.app, ["--folder", str(written(tmp_path, rounds=measured()))])
+    assert said.exit_code == 1
+    assert "Missing: doctor.json, tests.xml, kernels.json, predictions.json\n" in said.stdout
+    assert (tmp_path / "report.md").is_file()
 
 
 def test_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:
@@ -119,5 +129,5 @@ def test_the_makefile_leaves_what_the_report_reads() -> None:
     recipe = makefile[makefile.index("\ngpu: $(VENV)") :].split("\n\n")[0]
     first = recipe.splitlines()[2]
     assert first.split() == ["$(BIN)/fastfed", "doctor", "--self-test"]  # stops where there is no card
-    for file in ("doctor.json", "tests.xml", "kernels.json", "rounds.json", "predictions.json"):
+    for file in gpu_report.FILES:
         assert f"out/gpu/{file}" in recipe

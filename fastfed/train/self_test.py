@@ -208,20 +208,32 @@ def problem_of(case: Case, device: torch.device) -> str | None:
     return _difference(got, plain, exact) or _other_bits(got, trial.run(work))
 
 
-_LOSSES = ("first_loss", "last_loss", "mean_loss")
+def _deltas(outcome: Outcome) -> Tensor:
+    assert outcome.deltas is not None
+    return outcome.deltas.cpu()
+
+
+def _losses(outcome: Outcome) -> Tensor:
+    """(3, clients), 0 where a client has none."""
+    names = ("first_loss", "last_loss", "mean_loss")
+    return torch.stack([outcome.scalars[name] for name in names]).nan_to_num()
+
+
+COMPARED: dict[str, Callable[[Outcome], Tensor]] = {
+    "deltas": _deltas,
+    "sums of deltas": lambda outcome: outcome.delta.cpu(),
+    "losses": _losses,
+}
 
 
 def _difference(got: Outcome, plain: Outcome, exact: Outcome) -> str | None:
     """The sentence about the first thing that is further from float64 than rounding explains."""
     if not torch.equal(got.refused, exact.refused):
         return "clients were refused for numbers that are not finite"
-    compared: list[tuple[Any, ...]] = [("deltas", *(_deltas(each) for each in (got, plain, exact)))]
-    compared.append(("their sum", *(each.delta.cpu() for each in (got, plain, exact))))
-    for name in _LOSSES:
-        compared.append((name, *(each.scalars[name].nan_to_num() for each in (got, plain, exact))))
-    for what, ours, rounded, wanted in compared:
+    for what, part in COMPARED.items():
+        wanted = part(exact).double()
         size = float(wanted.norm())
-        error, of_eager = (float((each.double() - wanted.double()).norm()) for each in (ours, rounded))
+        error, of_eager = (float((part(each).double() - wanted).norm()) for each in (got, plain))
         allowed = FACTOR * (of_eager + EPSILON * size)
         if not error <= allowed:  # NaN included
             return (
@@ -230,15 +242,8 @@ def _difference(got: Outcome, plain: Outcome, exact: Outcome) -> str | None:
     return None
 
 
-def _deltas(outcome: Outcome) -> Tensor:
-    assert outcome.deltas is not None
-    return outcome.deltas.cpu()
-
-
 def _other_bits(whole: Outcome, in_chunks: Outcome) -> str | None:
-    pairs = [(_deltas(whole), _deltas(in_chunks)), (whole.delta.cpu(), in_chunks.delta.cpu())]
-    pairs += [(whole.scalars[name].nan_to_num(), in_chunks.scalars[name].nan_to_num()) for name in _LOSSES]
-    if all(torch.equal(a, b) for a, b in pairs):
+    if all(torch.equal(part(whole), part(in_chunks)) for part in COMPARED.values()):
         return None
     return f"{FEW} clients at once give other bits than {len(SIZES)}"
 
