@@ -5,6 +5,7 @@ All figures are the maker's published ones, dense (without sparsity). Times are 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -57,8 +58,8 @@ class Card:
     capability: int
     multiprocessors: int
     bandwidth: float
-    cache_bandwidth: float
     peaks: Mapping[str, float]
+    cache_bandwidth: float = math.inf
     launch_seconds: float = 2e-6
 
 
@@ -69,9 +70,9 @@ def _peaks(fp32: float, tf32: float, half: float) -> dict[str, float]:
 CARDS = {
     card.name: card
     for card in (
-        Card("A100", 80, 108, 1555e9, 5120 * 1.41e9, _peaks(19.5, 156, 312)),
-        Card("H100", 90, 132, 3350e9, 5120 * 1.83e9, _peaks(67, 495, 989)),
-        Card("B200", 100, 148, 8000e9, 5120 * 1.85e9, _peaks(80, 1100, 2250)),
+        Card("A100", 80, 108, 1555e9, _peaks(19.5, 156, 312), 5120 * 1.41e9),
+        Card("H100", 90, 132, 3350e9, _peaks(67, 495, 989), 5120 * 1.83e9),
+        Card("B200", 100, 148, 8000e9, _peaks(80, 1100, 2250), 5120 * 1.85e9),
     )
 }
 

@@ -56,7 +56,7 @@ _ROW_COLS = tl.constexpr(ROW_TILE[1])
 def _tile(entry, ROWS: tl.constexpr, COLS: tl.constexpr, ALIGNED: tl.constexpr):
     """The elements of a tile, which of them exist, and its two sides, the rows and the columns.
 
-    A side is (its elements, which of them exist, its length in the tensor, its first axis and the end of its axes).
+    A side is (its elements, which of them exist, where the table says its length in the tensor and its axes).
     """
     offset, first_row, first_col = tl.load(entry + 1), tl.load(entry + 2), tl.load(entry + 3)
     rows, cols = tl.load(entry + 4), tl.load(entry + 7)
@@ -66,9 +66,7 @@ def _tile(entry, ROWS: tl.constexpr, COLS: tl.constexpr, ALIGNED: tl.constexpr):
     col = first_col + tl.arange(0, COLS)
     at = offset + row[:, None] * cols + col[None, :]
     mask = (row < rows)[:, None] & (col < cols)[None, :]
-    of_rows = (row, row < rows, rows, tl.load(entry + 5), tl.load(entry + 6))
-    of_cols = (col, col < cols, cols, tl.load(entry + 8), tl.load(entry + 9))
-    return at, mask, of_rows, of_cols
+    return at, mask, (row, row < rows, entry + 4), (col, col < cols, entry + 7)
 
 
 @device
@@ -88,9 +86,9 @@ def _smaller(a, b):
 
 
 @device
-def _side_minimum(mu, axes, side, SIZE: tl.constexpr):
-    """The smallest mu around each element of a side; infinity, if there is no axis."""
-    at, mask, length, first, end = side
+def minimum_around(mu, axes, at, mask, length, first, end, SIZE: tl.constexpr):
+    """The smallest mu around each element `at` of a side of `length`, over its axes [first, end); infinity, if there is
+    none."""
     smallest = tl.full((SIZE,), float("inf"), tl.float32)
     for axis in range(first, end):
         smallest = _smaller(smallest, tl.load(mu + _places(axes, axis, at, length), mask=mask))
@@ -98,23 +96,48 @@ def _side_minimum(mu, axes, side, SIZE: tl.constexpr):
 
 
 @device
-def cover_minimum(mu, axes, of_rows, of_cols, ROWS: tl.constexpr, COLS: tl.constexpr):
-    """The smallest mu of the sets that each element of the tile is in."""
-    by_row, by_col = _side_minimum(mu, axes, of_rows, ROWS), _side_minimum(mu, axes, of_cols, COLS)
-    return _smaller(by_row[:, None], by_col[None, :])
-
-
-@device
-def _raise_side(maxima, axes, side, bits):
-    at, mask, length, first, end = side
+def raise_around(maxima, axes, at, mask, length, first, end, bits):
+    """The maxima around each element `at` of a side, to at least its `bits`."""
     for axis in range(first, end):
         tl.atomic_max(maxima + _places(axes, axis, at, length), bits, mask=mask, sem="relaxed")
 
 
 @device
-def raise_maxima(maxima, axes, value, mask, of_rows, of_cols):
+def smaller_of_sides(by_row, by_col):
+    """The smallest of a tile's rows and columns, element by element."""
+    return _smaller(by_row[:, None], by_col[None, :])
+
+
+@device
+def bits_of(value, mask):
+    """Non-negative numbers as integers in the same order, 0 where there is none."""
+    return tl.abs(tl.where(mask, value, 0.0)).to(tl.int32, bitcast=True)  # abs: a NaN's sign must not make it small
+
+
+@device
+def _side_minimum(mu, axes, side, SIZE: tl.constexpr):
+    at, mask, described = side
+    length, first, end = tl.load(described), tl.load(described + 1), tl.load(described + 2)
+    return minimum_around(mu, axes, at, mask, length, first, end, SIZE)
+
+
+@device
+def _cover_minimum(mu, axes, of_rows, of_cols, ROWS: tl.constexpr, COLS: tl.constexpr):
+    """The smallest mu of the sets that each element of the tile is in."""
+    return smaller_of_sides(_side_minimum(mu, axes, of_rows, ROWS), _side_minimum(mu, axes, of_cols, COLS))
+
+
+@device
+def _raise_side(maxima, axes, side, bits):
+    at, mask, described = side
+    length, first, end = tl.load(described), tl.load(described + 1), tl.load(described + 2)
+    raise_around(maxima, axes, at, mask, length, first, end, bits)
+
+
+@device
+def _raise_maxima(maxima, axes, value, mask, of_rows, of_cols):
     """Every maximum over a set that has elements in the tile, to at least their `value`."""
-    bits = tl.abs(tl.where(mask, value, 0.0)).to(tl.int32, bitcast=True)  # abs: a NaN's sign must not make it small
+    bits = bits_of(value, mask)
     _raise_side(maxima, axes, of_rows, largest(bits, axis=1))
     _raise_side(maxima, axes, of_cols, largest(bits, axis=0))
 
@@ -167,7 +190,7 @@ def _raise_by_gradient(
     if coefficient(w.coef, client, REFRESH) != 0:
         at, mask, of_rows, of_cols = _tile(entry, ROWS, COLS, ALIGNED)
         g = corrected(source, load(w.x, client * w.size + at, mask), w.coef, client, w.size, at, mask)
-        raise_maxima(w.maxima + client * w.mu_size, w.axes, g * g, mask, of_rows, of_cols)
+        _raise_maxima(w.maxima + client * w.mu_size, w.axes, g * g, mask, of_rows, of_cols)
 
 
 @device
@@ -190,7 +213,7 @@ def _sum_direction(
     start = client * w.size
     g = corrected(source, load(w.x, start + at, mask), w.coef, client, w.size, at, mask)
     mu = w.mu + client * w.mu_size
-    smallest = cover_minimum(mu, w.axes, of_rows, of_cols, ROWS, COLS)
+    smallest = _cover_minimum(mu, w.axes, of_rows, of_cols, ROWS, COLS)
     refresh = coefficient(w.coef, client, REFRESH)
     second = covered_moment(smallest, g, w.nu, numbers, refresh, start + at, mask, ACCUMULATES)
     taken, _ = direction(g, load(w.m, start + at, mask), second, numbers, w.coef, client, FORMULA)
@@ -218,7 +241,7 @@ def _update(
     x = tl.load(w.x + start + at, mask=mask)
     g = corrected(source, x, w.coef, client, w.size, at, mask)
     mu = w.mu + client * w.mu_size
-    smallest = cover_minimum(mu, w.axes, of_rows, of_cols, ROWS, COLS)
+    smallest = _cover_minimum(mu, w.axes, of_rows, of_cols, ROWS, COLS)
     refresh = coefficient(w.coef, client, REFRESH)
     second = covered_moment(smallest, g, w.nu, numbers, refresh, start + at, mask, ACCUMULATES)
     taken, moment = direction(g, load(w.m, start + at, mask), second, numbers, w.coef, client, FORMULA)
@@ -226,7 +249,7 @@ def _update(
     store(w.m, start + at, moment, mask)
     if not ACCUMULATES and refresh != 0:
         store(w.nu, start + at, second, mask)
-        raise_maxima(w.maxima + client * w.mu_size, w.axes, second, mask, of_rows, of_cols)
+        _raise_maxima(w.maxima + client * w.mu_size, w.axes, second, mask, of_rows, of_cols)
 
 
 @triton.jit

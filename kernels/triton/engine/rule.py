@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import triton.language as tl
 
 from ...sink import Sink
-from ..bound import device, rules
-from ..cover_step import cover_minimum, covered_moment, raise_maxima
+from ..bound import device, largest, rules
+from ..cover_step import bits_of, covered_moment, minimum_around, raise_around, smaller_of_sides
 from ..gradient import REFRESH, STEP, coefficient, correct, direction, refreshed
 from ..vectors import load, store
 
@@ -29,6 +29,27 @@ class Rule(NamedTuple):
     @property
     def constants(self) -> dict[str, Any]:
         return {"FORMULA": self.formula}
+
+
+@device
+def _cover_minimum(
+    sink, place, client, row, row_mask, col, col_mask, ROWS: tl.constexpr, COLS: tl.constexpr
+):  # fmt: skip
+    """The smallest mu of the sets that each element of a tile is in."""
+    mu, r, c = sink.mu + client * sink.mu_size, row.to(tl.int64), col.to(tl.int64)
+    by_row = minimum_around(mu, sink.axes, r, row_mask, place.rows, place.row_first, place.row_end, ROWS)
+    by_col = minimum_around(mu, sink.axes, c, col_mask, place.cols, place.col_first, place.col_end, COLS)
+    return smaller_of_sides(by_row, by_col)
+
+
+@device
+def _raise_maxima(sink, place, client, value, mask, row, row_mask, col, col_mask):
+    """Every maximum over a set that has elements in a tile, to at least their `value`."""
+    maxima, bits = sink.maxima + client * sink.mu_size, bits_of(value, mask)
+    r, c = row.to(tl.int64), col.to(tl.int64)
+    of_rows, of_cols = largest(bits, axis=1), largest(bits, axis=0)
+    raise_around(maxima, sink.axes, r, row_mask, place.rows, place.row_first, place.row_end, of_rows)
+    raise_around(maxima, sink.axes, c, col_mask, place.cols, place.col_first, place.col_end, of_cols)
 
 
 @device
@@ -59,10 +80,7 @@ def settle(
         if sink.v is not None:
             second = refreshed(load(sink.v, element, mask), g, sink, coefficient(coef, client, REFRESH))
         if sink.mu is not None:
-            of_rows = (row.to(tl.int64), row_mask, place.rows, place.row_first, place.row_end)
-            of_cols = (col.to(tl.int64), col_mask, place.cols, place.col_first, place.col_end)
-            mu = sink.mu + client * sink.mu_size
-            smallest = cover_minimum(mu, sink.axes, of_rows, of_cols, ROWS, TILE_COLS)
+            smallest = _cover_minimum(sink, place, client, row, row_mask, col, col_mask, ROWS, TILE_COLS)
             refresh = coefficient(coef, client, REFRESH)
             second = covered_moment(smallest, g, sink.nu, sink, refresh, element, mask, False)
         taken, first = direction(g, load(sink.m, element, mask), second, sink, coef, client, FORMULA)
@@ -77,5 +95,5 @@ def settle(
         if sink.mu is not None:
             if coefficient(coef, client, REFRESH) != 0:
                 store(sink.nu, element, second, mask)
-                raise_maxima(sink.maxima + client * sink.mu_size, sink.axes, second, mask, of_rows, of_cols)
+                _raise_maxima(sink, place, client, second, mask, row, row_mask, col, col_mask)
         return end
