@@ -97,8 +97,21 @@ def run_in_chunks(case: Case, clients: int, monkeypatch: pytest.MonkeyPatch, **o
     return run(case, "device", **otherwise)
 
 
-@table([case for case in CASES if case.id in CHOSEN or len(case.asks) >= 4])
+HEAVY = ("cnn", "pyramid", "tagger")  # the interpreter takes half a minute
+
+
+@table([case for case in CASES if case.id in CHOSEN and case.task not in HEAVY])
 def test_same_bits_for_any_chunk(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = run(case, "device")
+    for clients in (1, 3):
+        assert_same_bits(run_in_chunks(case, clients, monkeypatch), whole)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(
+    "case", [case for case in CASES if case.task in HEAVY or len(case.asks) >= 4], ids=lambda c: c.id
+)
+def test_same_bits_for_any_chunk_of_large_models(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = run(case, "device")
     for clients in (1, 3):
         assert_same_bits(run_in_chunks(case, clients, monkeypatch), whole)
