@@ -353,8 +353,10 @@ def test_a_step_moves_what_the_rule_needs() -> None:
     coefficients = 5 * 4 * update.programs  # compiled code leaves out two that sgd has no use for
     assert update.programs == clients * 2
     assert update.bytes_read == 2 * 4 * clients * d + coefficients
-    assert update.bytes_written == 4 * clients * d
+    assert update.bytes_written == update.distinct_written == 4 * clients * d
+    once = 5 * 4 * clients  # both programs of a client read the same coefficients
+    assert update.distinct_read == 2 * 4 * clients * d + once
     card = CARDS["A100"]
     assert Cost.of(update).seconds(card) == pytest.approx(
-        (12 * clients * d + coefficients) / card.bandwidth * card.multiprocessors / 6 + card.launch_seconds
+        (12 * clients * d + once) / card.bandwidth * card.multiprocessors / 6 + card.launch_seconds
     )
