@@ -34,6 +34,11 @@ def upload(tensor: Tensor, device: torch.device) -> Tensor:
     return tensor.pin_memory().to(device, non_blocking=True)
 
 
+def picked(source: Tensor, rows: Tensor, device: torch.device) -> Tensor:
+    """source[rows] on the device, for rows (n,) on the CPU and a source that is on either."""
+    return upload(source[rows], device) if source.is_cpu else source[upload(rows, source.device)].to(device)
+
+
 def free_memory(device: torch.device) -> int | None:
     """Bytes that are free on a CUDA device, with those that torch keeps for the next tensor; None elsewhere."""
     if device.type != "cuda":

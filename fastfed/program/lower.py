@@ -250,11 +250,6 @@ def with_contrast(network: Network) -> Network:
     return replace(network, steps=(*others, replace(last, flows=flows)))
 
 
-def shares_parameters(network: Network) -> bool:
-    """Whether a parameter is used more than once: its gradient is then a sum over steps."""
-    return any(step.shared for step in network.steps)
-
-
 # ---- layers ---------------------------------------------------------------------------------------------------------
 
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from .. import kernels
 from ..clients import Client
 from ..data import Examples
-from ..data.resident import Resident, free_memory, passing, resident, upload
+from ..data.resident import Resident, free_memory, passing, picked, resident, upload
 from ..losses import Loss
 from .batches import ChunkBatches, batch_widths, rows_of_clients, steps_taken
 from .cosine import LeastCosine
@@ -133,11 +133,6 @@ def _chunks(clients: Tensor, fit: int) -> Sequence[Tensor]:
     return clients.tensor_split(cuts)
 
 
-def _picked(source: Tensor, rows: Tensor, device: torch.device) -> Tensor:
-    """source[rows] on the device, for rows (n,) on the CPU and a source that is on either."""
-    return upload(source[rows], device) if source.is_cpu else source[upload(rows, source.device)].to(device)
-
-
 class _Chunk:
     """The local training of the clients at some positions of the work, all with one optimizer; their batches are padded
     to `widths`, step by step."""
@@ -172,7 +167,7 @@ class _Chunk:
         if work.start.dim() == 1:
             return upload(work.start, device).repeat(len(self.clients), 1)
         which = torch.zeros_like(self.clients) if work.model is None else work.model[self.clients]
-        return _picked(work.start, which, device)
+        return picked(work.start, which, device)
 
     def _surroundings(self, optimizer: Client) -> Surroundings:
         work, device = self.work, self.model.device
@@ -181,7 +176,7 @@ class _Chunk:
             packing=self.model.packing(work.start.dtype),
             anchor=self.start,
             lr=own if work.lr is None else upload(work.lr[self.clients], device),
-            correction=None if work.corrections is None else _picked(work.corrections, self.clients, device),
+            correction=None if work.corrections is None else picked(work.corrections, self.clients, device),
             preconditioner=None if work.preconditioner is None else upload(work.preconditioner, device),
         )
 
@@ -267,7 +262,7 @@ class _Anchors:
         self.seen = upload(rows >= 0, start.device)
         self.previous = start.repeat(len(clients), 1) if start.dim() == 1 else start.clone()
         if len(seen):
-            self.previous[upload(seen, start.device)] = _picked(contrast.previous, rows[seen], start.device)
+            self.previous[upload(seen, start.device)] = picked(contrast.previous, rows[seen], start.device)
 
     def features(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
         """Under both, with dropout off, for inputs (clients, n, ...): (clients, n, r) each."""

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ..clients import Client
 from ..data import Inputs, Pixels, Sparse
-from ..data.resident import Resident, upload
+from ..data.resident import Resident, picked, upload
 from ..kernels import CLIENT_RULES, Stream, client_state
 from ..kernels.layers import Dense
 from ..kernels.phases import ClientCall
@@ -36,11 +36,6 @@ if TYPE_CHECKING:
     from ..kernels.triton.engine.losses import Tally
     from ..kernels.triton.engine.rule import Rule, Sink
     from .device import Device
-
-
-def _picked(source: Tensor, rows: Tensor, device: torch.device) -> Tensor:
-    """source[rows] on the device, for rows (n,) on the CPU and a source that is on either."""
-    return upload(source[rows], device) if source.is_cpu else source[upload(rows, source.device)].to(device)
 
 
 class Chunk:
@@ -96,7 +91,7 @@ class Chunk:
 
     def _in_engine(self, vectors: Tensor, rows: Tensor | None = None) -> Tensor:
         """Packed vectors, or these rows of them, on the device in the engine's layout."""
-        there = upload(vectors, self.device) if rows is None else _picked(vectors, rows, self.device)
+        there = upload(vectors, self.device) if rows is None else picked(vectors, rows, self.device)
         return self.engine.program.to_engine(there).contiguous()
 
     @cached_property
