@@ -1,7 +1,7 @@
 """`python -m fastfed.bench.device_costs`: what a round of executor 'device' costs, without a card to run it on.
 
 Launches are the executor's own. Written down, they are compiled for three generations of cards (registers, spills,
-tensor-core instructions, residents); run in Triton's interpreter for two clients and for three, they tell how many
+tensor-core instructions, residents); run in Triton's interpreter for one client and for two, they tell how many
 bytes they move and what they multiply, and how both grow with the clients. From these a round's least time is
 calculated: per launch the slowest of memory, second-level cache and tensor cores, then the sum. Nothing of it has been
 measured.
@@ -10,15 +10,11 @@ measured.
 from __future__ import annotations
 
 import json
-import math
 import os
 import subprocess
 import sys
-import time
-from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -26,71 +22,36 @@ import torch
 import typer
 from rich.console import Console
 from rich.table import Table
-from torch.utils._python_dispatch import TorchDispatchMode
 
-from ..clients import SGD, SM3, Adam, Client
-from ..data import Examples, Pixels
-from ..kernels import registry
 from ..kernels.registry import interpreting
 from ..packing import Packing
-from ..train.device import Device, terms_of
+from ..train.device import terms_of
 from ..train.lanes import LANES, outcome
-from ..train.work import RoundWork
-from .workloads import WORKLOADS, Workload
+from .device_host import COHORTS, allocations, launch_row, launch_table, launches_of, seconds_of_rooms
+from .device_rounds import CASES, round_of, steps_of
+from .stubbed import as_on_a_card
+from .workloads import WORKLOADS
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 
-RULES: dict[str, Client] = {"SGD": SGD(lr=0.1), "Adam": Adam(lr=0.01), "SM3": SM3(lr=0.01)}
-CASES = [(workload, rule) for workload in ("W1", "W2", "W3") for rule in RULES]
 CAPABILITIES = (80, 90, 100)
-FEW = (2, 3)  # clients that are counted, for what grows with them
+FEW = (1, 2)  # clients that are counted, for what grows with them
 IN_LANES = (2 * LANES, 3 * LANES)  # likewise, for sums over clients
 
 # Bounds of a round on an A100 (seconds): W1 and W2 by the bytes that must pass its memory, W3 by tf32x3 products.
 BOUNDS = {"W1": 0.06e-3, "W2": 5.7e-3, "W3": 13.8e-3}
 
 
-# ---- rounds ---------------------------------------------------------------------------------------------------------
-
-
-def round_of(name: str, rule: str, clients: int, steps: int) -> tuple[Device, RoundWork]:
-    """The executor of a workload, and a round of it; inside `recorded` or `launches(run=False)`, or interpreting."""
-    workload: Workload = WORKLOADS[name]
-    module = workload.make_module()
-    data = _in_bytes(workload.data(min(clients, 10) * workload.examples))
-    executor = Device(module, workload.loss, data, device="cpu", memory=1 << 62)
-    work = workload.work(Packing.of(module).pack(module), clients, min(clients, 10), steps)
-    return executor, replace(work, clients=(RULES[rule],))
-
-
-def _in_bytes(examples: Examples) -> Examples:
-    """The same labels, and images as a store holds them."""
-    numbers = len(examples)
-    images = torch.randint(256, (numbers, 1, 28, 28), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
-    return Examples(Pixels(images), examples.targets)
-
-
-def steps_of(name: str) -> int:
-    """The local steps of a workload."""
-    return -(-WORKLOADS[name].examples // WORKLOADS[name].batch)
-
-
-@contextmanager
-def as_on_a_card() -> Iterator[None]:
-    """Ops pick Triton's kernels for CPU tensors, too: nothing runs."""
-    backends, default = dict(registry.BACKENDS), registry.default
-    registry.BACKENDS["triton"] = registry.Backend("triton", lambda: None, lambda: ("cpu",))
-    registry.default = "triton"
-    registry._asked.cache_clear()
-    try:
-        yield
-    finally:
-        registry.BACKENDS.update(backends)
-        registry.default = default
-        registry._asked.cache_clear()
-
-
 # ---- counted in the interpreter -------------------------------------------------------------------------------------
+
+
+def few_steps(name: str) -> tuple[int, int]:
+    """Two numbers of local steps that tell what a further one costs.
+
+    A convolution reads its own weights from the second step on; a dense first layer, which is updated a step late, from
+    the third. (Counting a step of W3 takes the interpreter minutes.)
+    """
+    return (1, 2) if name == "W3" else (2, 3)
 
 
 @dataclass
@@ -142,23 +103,11 @@ def _moved(launches: list[Any]) -> list[Moved]:
     ]
 
 
-def passes_per_step(counted: dict[str, list[Moved]], parameters: int) -> float:
+def passes_per_step(name: str, counted: dict[str, list[Moved]], parameters: int) -> float:
     """How often a further local step reads or writes the clients' weights."""
     models = {key: sum(m.models for m in launches) for key, launches in counted.items()}
-    few, more = (models[f"{FEW[1]}x{n}"] - models[f"{FEW[0]}x{n}"] for n in (2, 3))
+    few, more = (models[f"{FEW[1]}x{n}"] - models[f"{FEW[0]}x{n}"] for n in few_steps(name))
     return (more - few) / (4 * parameters)
-
-
-def allocations(name: str, rule: str) -> list[tuple[int, ...]]:
-    """The shapes of what a round allocates that is as large as all clients' models, or larger."""
-    from ..kernels.triton.launch import launches
-
-    with as_on_a_card(), launches(run=False):
-        executor, work = round_of(name, rule, 10, 2)
-        executor.run(work)
-        with Operations() as operations:
-            executor.run(work)
-    return [shape for shape in operations.made if math.prod(shape) >= 10 * work.start.numel()]
 
 
 def count_sum(name: str, clients: int) -> list[Moved]:
@@ -176,7 +125,7 @@ def count_sum(name: str, clients: int) -> list[Moved]:
 
 
 def counts(name: str, rule: str, kept: Path | None) -> dict[str, list[Moved]]:
-    """By "clients x steps" (two and three of each) and "sum of clients"; from an earlier run's file if there is one."""
+    """By "clients x steps" (`FEW`, `few_steps`) and "sum of clients"; from an earlier run's file if there is one."""
     file = None if kept is None else kept / f"{name}-{rule}.json"
     if file is None or not file.exists():
         command = [sys.executable, "-m", "fastfed.bench.device_costs", "--count", f"{name},{rule}"]
@@ -196,15 +145,16 @@ def counts(name: str, rule: str, kept: Path | None) -> dict[str, list[Moved]]:
     return {key: [Moved(**each) for each in launches] for key, launches in json.loads(found).items()}
 
 
-def launches_of_round(counted: dict[str, list[Moved]], clients: int, steps: int) -> list[Moved]:
-    """All launches of a round with so many clients and steps: those of two steps, the third's as often as needed."""
+def launches_of_round(name: str, counted: dict[str, list[Moved]], clients: int, steps: int) -> list[Moved]:
+    """All launches of a round with so many clients and steps: those of few steps, one more's as often as needed."""
+    fewest = few_steps(name)
     short, long = (
         [few.grown(more, FEW, clients) for few, more in zip(*(counted[f"{c}x{n}"] for c in FEW), strict=True)]
-        for n in (2, 3)
+        for n in fewest
     )
     begin, end, step = _difference([m.kernel for m in short], [m.kernel for m in long])
     middle = long[begin : begin + step]
-    launches = [*short[:begin], *(middle * max(0, steps - 2)), *short[len(short) - end :]]
+    launches = [*short[:begin], *(middle * max(0, steps - fewest[0])), *short[len(short) - end :]]
     sums = {
         few.kernel: few.grown(more, IN_LANES, clients)
         for few, more in zip(*(counted[f"sum of {c}"] for c in IN_LANES), strict=True)
@@ -231,67 +181,6 @@ def programs_of_round(name: str, rule: str) -> list[tuple[str, int]]:
         executor, work = round_of(name, rule, WORKLOADS[name].clients, steps_of(name))
         executor.run(work)
     return [(item.kernel.__name__, item.programs) for item in launches]
-
-
-# ---- launches and the host ------------------------------------------------------------------------------------------
-
-_VIEWS = frozenset(
-    """view _unsafe_view expand permute transpose t slice select unsqueeze squeeze detach alias as_strided split unbind
-    reshape _reshape_alias empty new_empty empty_like empty_strided unfold lift_fresh split_with_sizes""".split()  # noqa: SIM905
-)
-
-
-class Operations(TorchDispatchMode):
-    """Counts torch's own operations that would be kernels or copies on a device."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen: Counter[str] = Counter()
-        self.made: list[tuple[int, ...]] = []  # shapes of new tensors
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name, out = func.overloadpacket.__name__, func(*args, **(kwargs or {}))
-        if name not in _VIEWS:
-            self.seen[name] += 1
-        if isinstance(out, torch.Tensor) and (name not in _VIEWS or "empty" in name) and not name.endswith("_"):
-            self.made.append(tuple(out.shape))
-        return out
-
-
-@dataclass
-class Host:
-    """Launches of FastFed's kernels in a round and in one more step, torch's operations likewise, and the host's time
-    of a round with the kernels left out."""
-
-    per_round: int
-    per_step: int
-    torch_per_round: int
-    torch_per_step: int
-    seconds: float
-
-
-def host(name: str, rule: str, clients: int) -> Host:
-    """With kernels counted, not run."""
-    from ..kernels.triton.launch import launches
-
-    found = {}
-    with as_on_a_card(), launches(run=False) as seen:
-        for steps in (steps_of(name), steps_of(name) + 1):
-            executor, work = round_of(name, rule, clients, steps)
-            executor.run(work)
-            seen.clear()
-            with Operations() as operations:
-                executor.run(work)
-            found[steps] = (seen.total(), operations.seen.total())
-        executor, work = round_of(name, rule, clients, steps_of(name))
-        executor.run(work)
-        taken = []
-        for _ in range(7):
-            begin = time.process_time()  # the processor's, not the clock's: neighbours do not count
-            executor.run(work)
-            taken.append(time.process_time() - begin)
-    (ours, torchs), (more, torchs_more) = found.values()
-    return Host(ours, more - ours, torchs, torchs_more - torchs, sorted(taken)[3])
 
 
 # ---- compiled -------------------------------------------------------------------------------------------------------
@@ -343,12 +232,12 @@ def row(name: str, rule: str, kept: Path | None) -> dict[str, Any]:
     """What is known of one workload with one rule."""
     clients, steps = WORKLOADS[name].clients, steps_of(name)
     counted = counts(name, rule, kept)
-    launches = launches_of_round(counted, clients, steps)
+    launches = launches_of_round(name, counted, clients, steps)
     programs = programs_of_round(name, rule)
     if [kernel for kernel, _ in programs] != [m.kernel for m in launches]:
         raise ValueError(f"launches: counted {[m.kernel for m in launches]}, made {[kernel for kernel, _ in programs]}")
     sizes = [count for _, count in programs]
-    few, many = host(name, rule, 10), host(name, rule, clients)
+    few, many = launches_of(name, rule, COHORTS[0]), launches_of(name, rule, clients)
     kernels = list(compiled(name, rule))
     return {
         "workload": name,
@@ -356,10 +245,10 @@ def row(name: str, rule: str, kept: Path | None) -> dict[str, Any]:
         "clients": clients,
         "launches_per_step": many.per_step,
         "launches_per_round": many.per_round,
-        "same_for_10_clients": (few.per_step, few.per_round) == (many.per_step, many.per_round),
+        "same_for_10_clients": few == many,
         "torch_operations_per_step": many.torch_per_step,
         "torch_operations_per_round": many.torch_per_round,
-        "host_seconds": many.seconds,
+        "host_seconds": seconds_of_rooms(name, rule, clients)["round"],
         "bytes_read": sum(m.read for m in launches),
         "bytes_written": sum(m.written for m in launches),
         "flops": sum(sum(m.flops.values()) for m in launches),
@@ -368,7 +257,7 @@ def row(name: str, rule: str, kept: Path | None) -> dict[str, Any]:
             for card in ("A100", "H100", "B200")
         },
         "bound_seconds": BOUNDS[name],
-        "passes_per_step": passes_per_step(counted, Packing.of(WORKLOADS[name].make_module()).parameters),
+        "passes_per_step": passes_per_step(name, counted, Packing.of(WORKLOADS[name].make_module()).parameters),
         "allocations_of_10_clients": allocations(name, rule),
         "spilled": max(k.spilled for k in kernels),
         "kernels": [asdict(k) for k in kernels],
@@ -414,12 +303,15 @@ def main(
     keep: Annotated[
         Path | None, typer.Option(help="Keeps counts in this folder, and reads those that it holds.")
     ] = None,
+    launches: Annotated[
+        bool, typer.Option("--launches", help="Only launches and the host's time: minutes, without the interpreter.")
+    ] = False,
     count_case: Annotated[str, typer.Option("--count", hidden=True)] = "",
 ) -> None:
     """Count launches, bytes and products of a round, and calculate its least time."""
     if count_case:
         name, rule = count_case.split(",")
-        found = {f"{c}x{n}": count(name, rule, c, n) for c in FEW for n in (2, 3)}
+        found = {f"{c}x{n}": count(name, rule, c, n) for c in FEW for n in few_steps(name)}
         found |= {f"sum of {c}": count_sum(name, c) for c in IN_LANES}
         print(json.dumps({key: [asdict(m) for m in launches] for key, launches in found.items()}))
         return
@@ -431,11 +323,11 @@ def main(
     unknown = [case for case in wanted if case not in CASES]
     if unknown:
         raise typer.BadParameter(f"must be one of {'; '.join(','.join(c) for c in CASES)}", param_hint="--only")
-    rows = [row(name, rule, keep) for name, rule in wanted]
+    rows = [launch_row(*case) if launches else row(*case, keep) for case in wanted]
     console = Console()
     console.width = max(console.width, 170)
-    console.print(_table(rows))
-    for r in rows:
+    console.print(launch_table(rows) if launches else _table(rows))
+    for r in () if launches else rows:
         shapes = ", ".join(str(shape) for shape in r["allocations_of_10_clients"]) or "none"
         console.print(f"{r['workload']} {r['rule']}: allocated as large as 10 clients' models or larger: {shapes}")
     if json_file is not None:

@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+from typing import Any
+
 import pytest
+import torch
+from typer.testing import CliRunner
 
 pytest.importorskip("triton", reason="Triton is not installed")
 
+from fastfed import Simulation, simulation
 from fastfed.bench import device_costs as costs
+from fastfed.bench import device_host as host
 from fastfed.bench.device_costs import FEW, IN_LANES, Moved
-from fastfed.kernels.registry import interpreting
+from fastfed.bench.stubbed import as_on_the_host, stubbed_card
+from fastfed.kernels import registry
+from fastfed.record import ROOMS
+from fastfed.train import lanes
 
-if interpreting():
+if registry.interpreting():
     pytest.skip("kernels are written down here, not interpreted (TRITON_INTERPRET=1)", allow_module_level=True)
 
 
@@ -18,21 +29,24 @@ def moved(kernel: str, clients: int) -> Moved:
     return Moved(kernel, 100 + 10 * clients, 5 * clients, 300 + clients, {"tf32x3": 7.0 * clients}, 4.0 * clients)
 
 
-def counted() -> dict[str, list[Moved]]:
-    names = {2: ["load", "step", "step", "end", "sum"], 3: ["load", "step", "step", "step", "end", "sum"]}
-    found = {f"{c}x{n}": [moved(name, c) for name in names[n]] for c in FEW for n in (2, 3)}
+def counted(workload: str) -> dict[str, list[Moved]]:
+    names = {n: ["load", *["step"] * n, "end", "sum"] for n in costs.few_steps(workload)}
+    found = {f"{c}x{n}": [moved(name, c) for name in made] for c in FEW for n, made in names.items()}
     return found | {f"sum of {c}": [moved("sum", 2 * c)] for c in IN_LANES}
 
 
-def test_a_round_grows_with_clients_and_steps() -> None:
-    made = costs.launches_of_round(counted(), clients=1000, steps=5)
+@pytest.mark.parametrize("workload", ["W2", "W3"])
+def test_a_round_grows_with_clients_and_steps(workload: str) -> None:
+    made = costs.launches_of_round(workload, counted(workload), clients=1000, steps=5)
     assert [m.kernel for m in made] == ["load", *["step"] * 5, "end", "sum"]
     assert made[0] == moved("load", 1000)
     assert made[-1] == moved("sum", 2000)  # counted with several clients in every lane
 
 
-def test_passes_of_a_further_step() -> None:
-    assert costs.passes_per_step(counted(), parameters=1) == 1.0  # four bytes more for a client more and a step more
+@pytest.mark.parametrize("workload", ["W2", "W3"])
+def test_passes_of_a_further_step(workload: str) -> None:
+    found = costs.passes_per_step(workload, counted(workload), parameters=1)
+    assert found == 1.0  # four bytes more for a client more and a step more
 
 
 def test_launches_that_differ_in_two_places_are_refused() -> None:
@@ -40,17 +54,82 @@ def test_launches_that_differ_in_two_places_are_refused() -> None:
         costs._difference(["a", "b", "c"], ["a", "x", "b", "y", "c"])
 
 
-@pytest.mark.parametrize(("name", "per_step", "per_round"), [("W1", 0, 5), ("W2", 10, 56), ("W3", 14, 75)])
-def test_launches_do_not_depend_on_the_clients(name: str, per_step: int, per_round: int) -> None:
-    few, many = (costs.host(name, "SGD", clients) for clients in (3, 10))
-    for found in (few, many):
-        assert (found.per_step, found.per_round) == (per_step, per_round)
-    assert (few.torch_per_step, few.torch_per_round) == (many.torch_per_step, many.torch_per_round)
+# Of a further local step, and of a round. A single dense layer trains in one launch, but not under SM3, which raises
+# maxima between steps: two launches of a step, and one operation of torch, are for those.
+LAUNCHES = {
+    ("W1", "SGD"): (0, 5),
+    ("W1", "Adam"): (0, 5),
+    ("W1", "SM3"): (8, 21),
+    ("W2", "SGD"): (10, 56),
+    ("W2", "Adam"): (10, 56),
+    ("W2", "SM3"): (12, 65),
+    ("W3", "SGD"): (14, 75),
+    ("W3", "Adam"): (14, 75),
+    ("W3", "SM3"): (15, 80),
+}
+
+
+@pytest.mark.parametrize(("name", "rule"), costs.CASES)
+def test_launches_do_not_depend_on_the_clients(name: str, rule: str) -> None:
+    few, many = (host.launches_of(name, rule, clients) for clients in host.COHORTS)
+    assert few == many
+    assert (few.per_step, few.per_round) == LAUNCHES[name, rule]
+    assert few.torch_per_step == (rule == "SM3")
 
 
 @pytest.mark.parametrize("rule", ["SGD", "Adam", "SM3"])
 def test_no_gradient_is_stored(rule: str) -> None:
     """As large as the clients' models are the models themselves, and Adam's two moments."""
-    shapes = costs.allocations("W2", rule)
+    shapes = host.allocations("W2", rule)
     assert len(shapes) == {"SGD": 1, "Adam": 3, "SM3": 1}[rule]
     assert set(shapes) == {(10, 199_232)}
+
+
+def test_a_whole_round_is_timed_by_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows: list[dict[str, Any]] = []
+    step = Simulation.step
+
+    def noting(sim: Simulation) -> dict[str, Any]:
+        rows.append(step(sim))
+        return rows[-1]
+
+    monkeypatch.setattr(Simulation, "step", noting)
+    clock = simulation._Clock
+    found = host.seconds_of_rooms("W1", "SGD", 6)
+    assert set(found) == {*ROOMS, "round"}
+    assert found["round"] >= max(found[room] for room in ROOMS) > 0
+    assert simulation._Clock is clock
+    assert len(rows) > 1
+    for row in rows:  # the made-up answers let a round go its whole way
+        assert (row["clients"], row["counted"], row["changed"], row["train_loss"]) == (6, 6, True, 1.0)
+
+
+def test_the_command_tells_launches_and_host_time(tmp_path: Path) -> None:
+    file = tmp_path / "launches.json"
+    said = CliRunner().invoke(costs.app, ["--launches", "--only", "W1,SGD", "--json", str(file)])
+    assert said.exit_code == 0, said.output
+    (row,) = json.loads(file.read_text())
+    assert (row["launches_per_step"], row["launches_per_round"]) == LAUNCHES["W1", "SGD"]
+    assert row["same_for_10_and_1000_clients"]
+    assert row["clients_timed"] == 1000
+    assert "the same" in said.output
+
+
+def test_a_difference_between_cohorts_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host, "launches_of", lambda name, rule, clients: host.Launches(clients, 0, 0, 0))
+    monkeypatch.setattr(host, "seconds_of_rooms", lambda *_: dict.fromkeys((*ROOMS, "round"), 1e-3))
+    row = host.launch_row("W1", "SGD")
+    assert not row["same_for_10_and_1000_clients"]
+    assert "DIFFERENT" in list(host.launch_table([row]).columns[6].cells)
+
+
+def test_a_stubbed_card_leaves_nothing_behind() -> None:
+    x = torch.zeros(3)
+    before = registry.pick(None, x), lanes.fetch, dict(registry.BACKENDS), dict(registry._PREFERENCE)
+    with stubbed_card() as seen:
+        assert registry.pick(None, x).__name__.endswith(".triton")
+        with as_on_the_host():
+            assert registry.pick(None, x) is before[0]
+        assert registry.pick(None, x).__name__.endswith(".triton")
+    assert (registry.pick(None, x), lanes.fetch, registry.BACKENDS, registry._PREFERENCE) == before
+    assert not seen

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from fastfed.bench import device_costs, gpu_report
+from fastfed.bench import device_costs, device_rounds, gpu_report
 from tests.test_bench import row as kernel_row
 from tests.test_bench_rounds import row as round_row
 
@@ -70,7 +70,7 @@ def test_predictions_are_of_the_card_that_is_there(tmp_path: Path) -> None:
 def test_predictions_have_what_is_read_of_them() -> None:
     source = inspect.getsource(device_costs.row)
     assert all(f'"{key}"' in source for key in PREDICTION)
-    assert gpu_report.RULE in device_costs.RULES
+    assert gpu_report.RULE in device_rounds.RULES
 
 
 def test_kernels_at_the_largest_size(tmp_path: Path) -> None:
