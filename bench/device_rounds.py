@@ -11,6 +11,7 @@ from ..clients import SGD, SM3, Adam, Client
 from ..data import Examples, Federated, Pixels
 from ..packing import Packing
 from ..simulation import Simulation
+from ..step import ServerModel
 from ..train.device import Device
 from ..train.work import RoundWork
 from .workloads import WORKLOADS, Workload
@@ -36,8 +37,9 @@ def round_of(name: str, rule: str, clients: int, steps: int, device: str = "cpu"
     return executor, replace(workload.work(start, clients, stored, steps), clients=(RULES[rule],))
 
 
-def simulation_of(name: str, rule: str, clients: int) -> Simulation:
-    """A simulation of a workload with cohorts of so many clients, out of ten times as many."""
+def simulation_of(name: str, rule: str, clients: int, device: str = "cpu") -> Simulation:
+    """A simulation of a workload with cohorts of so many clients, out of ten times as many, on a device that need not
+    hold numbers."""
     workload, registered = WORKLOADS[name], 10 * clients
     examples = _store(workload, _STORED)
     rows = torch.arange(registered * workload.examples) % len(examples)
@@ -49,10 +51,10 @@ def simulation_of(name: str, rule: str, clients: int) -> Simulation:
         cohort=clients,
         batch_size=workload.batch,
         loss=workload.loss,
-        executor="device",
+        executor="eager",
     )
-    assert isinstance(sim.executor, Device)
-    sim.executor.memory = _UNLIMITED
+    sim.executor = Device(sim.model, workload.loss, examples, device=device, memory=_UNLIMITED)
+    sim.server = ServerModel(sim.server.server, sim.params.to(device))
     return sim
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -44,13 +45,14 @@ class Uniform:
 
     def cohort(self, round: int, clients: int, seed: int) -> Tensor:
         self.check(clients)
-        draws = uniforms(self.size, Stream(seed, Purpose.COHORT, round)).tolist()
+        first = clients - self.size
+        draws = uniforms(self.size, Stream(seed, Purpose.COHORT, round))
+        candidates = (draws * torch.arange(first + 1, clients + 1)).long().tolist()
         chosen: set[int] = set()
-        # Floyd's way: the i-th draw is below clients - size + i + 1, and a client met again gives way to the newest.
-        for newest, draw in enumerate(draws, clients - self.size):
-            candidate = int(draw * (newest + 1))
+        # Floyd's way: the i-th candidate is below first + i + 1, and a client met again gives way to the newest.
+        for newest, candidate in enumerate(candidates, first):
             chosen.add(newest if candidate in chosen else candidate)
-        return torch.tensor(sorted(chosen), dtype=torch.int64)
+        return torch.from_numpy(np.sort(np.fromiter(chosen, np.int64, self.size)))
 
     def expected(self, clients: int) -> float:
         return float(self.size)
