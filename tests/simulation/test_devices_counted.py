@@ -136,10 +136,6 @@ METHODS: dict[str, tuple[dict[str, Any], dict[str, Counts]]] = {
     "across epochs": ({"across_epochs": True}, {"train": Counts(uploads=13, downloads=1)}),
     "clipped deltas": ({"delta_clip": 0.1, "divide_by_steps": True}, {"train": Counts(uploads=12, downloads=1)}),
     "SCAFFOLD": (methods.scaffold(), {"train": Counts(uploads=16, downloads=1), "tune": Counts(uploads=6)}),
-    "top-k": (
-        {"compression": ff.compression.TopK(0.1)},
-        {"train": Counts(uploads=13, downloads=1), "aggregate": Counts(uploads=5, waits=1)},
-    ),
     "MOON": (methods.moon(0.1), {"train": Counts(uploads=16, downloads=1), "tune": Counts(uploads=2)}),
 }
 
