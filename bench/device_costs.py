@@ -13,15 +13,16 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import torch
 import typer
 from rich.console import Console
 from rich.table import Table
+from torch.utils._pytree import tree_leaves
 
 from ..kernels.registry import interpreting
 from ..packing import Packing
@@ -31,6 +32,9 @@ from .device_host import COHORTS, allocations, launch_row, launch_table, launche
 from .device_rounds import CASES, round_of, steps_of
 from .stubbed import as_on_a_card
 from .workloads import WORKLOADS
+
+if TYPE_CHECKING:
+    from ..kernels.triton.launch import Launch
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 
@@ -188,7 +192,7 @@ def programs_of_round(name: str, rule: str) -> list[tuple[str, int]]:
 
 @dataclass(frozen=True)
 class Compiled:
-    """One kernel of a round as compiled for a card."""
+    """One kernel of a round, as file.name, as compiled for a card."""
 
     kernel: str
     capability: int
@@ -200,22 +204,37 @@ class Compiled:
     mma: tuple[str, ...]
 
 
-def compiled(name: str, rule: str, capabilities: tuple[int, ...] = CAPABILITIES) -> Iterator[Compiled]:
-    """Every kernel of a round, in every form in which it occurs."""
-    from ..kernels.triton.launch import recorded
+def compiled(
+    name: str, rule: str, capabilities: tuple[int, ...] = CAPABILITIES, files: Container[str] | None = None
+) -> Iterator[Compiled]:
+    """Every kernel of a round of two clients and two steps, in every form in which it occurs; of these files only."""
     from ..kernels.triton.traffic import traffic_of
 
-    with as_on_a_card(), recorded() as launches:
-        executor, work = round_of(name, rule, 2, 2)
-        executor.run(work)
-    forms = {(item.kernel.__name__, str(item.constants)): item for item in launches}
-    for (kernel, _), item in forms.items():
+    for (kernel, *_), item in forms(name, rule).items():
+        if files is not None and kernel.partition(".")[0] not in files:
+            continue
         for capability in capabilities:
             t = traffic_of(item, 1, capability)
             families = tuple(sorted(t.mma_families))
             yield Compiled(
                 kernel, capability, t.registers, t.local_bytes, t.shared_bytes, t.resident, t.occupancy, families
             )
+
+
+def forms(name: str, rule: str) -> dict[tuple[str, str, str], Launch]:
+    """The launches of a round of two clients and two steps, one for every form of a kernel: its name, its constants,
+    and of what kind its arguments are."""
+    from ..kernels.triton.launch import recorded
+
+    with as_on_a_card(), recorded() as launches:
+        executor, work = round_of(name, rule, 2, 2)
+        executor.run(work)
+    return {_form(item): item for item in launches}
+
+
+def _form(item: Launch) -> tuple[str, str, str]:
+    kinds = [leaf.dtype if isinstance(leaf, torch.Tensor) else type(leaf) for leaf in tree_leaves(item.args)]
+    return f"{item.kernel.__module__.rpartition('.')[2]}.{item.kernel.__name__}", str(item.constants), str(kinds)
 
 
 # ---- the table ------------------------------------------------------------------------------------------------------
@@ -323,7 +342,7 @@ def main(
     unknown = [case for case in wanted if case not in CASES]
     if unknown:
         raise typer.BadParameter(f"must be one of {'; '.join(','.join(c) for c in CASES)}", param_hint="--only")
-    rows = [launch_row(*case) if launches else row(*case, keep) for case in wanted]
+    rows = [launch_row(name, rule) if launches else row(name, rule, keep) for name, rule in wanted]
     console = Console()
     console.width = max(console.width, 170)
     console.print(launch_table(rows) if launches else _table(rows))

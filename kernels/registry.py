@@ -92,7 +92,10 @@ BACKENDS: dict[str, Backend] = {
         Backend("cuda", _cuda_why_not, lambda: _CPU if on_host() else ("cuda",)),
     )
 }
-_PREFERENCE = {"cpu": ("cpp", "numba", "reference"), "cuda": ("triton", "cuda", "reference")}
+_PREFERENCE: dict[str, tuple[str, ...]] = {
+    "cpu": ("cpp", "numba", "reference"),
+    "cuda": ("triton", "cuda", "reference"),
+}
 
 
 def backends() -> dict[str, bool | str]:

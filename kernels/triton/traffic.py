@@ -35,6 +35,7 @@ _MMA = re.compile(
     _PREDICATE + r"(mma\.sync|wgmma\.mma_async)(?:\.[\w:]+)*?\.m(\d+)n(\d+)k(\d+)\.(?:row\.col\.)?\w+\.(\w+)\."
 )
 _TENSOR_MEMORY_MMA = re.compile(_PREDICATE + r"(tcgen05\.mma)\.[\w:.]*?kind::(\w+)")
+_LOCAL = re.compile(r"\b(?:LDL|STL)\b")  # in machine code
 _LABEL = re.compile(r"^(\$\w+):")
 _BRANCH = re.compile(r"\bbra(?:\.uni)?\s+(\$\w+);")
 _LEAVES = re.compile(r"^(?:ret|exit|trap)\b")
@@ -83,7 +84,7 @@ class Traffic:
     loops: int
     elements_per_thread: int
     registers: int
-    local_bytes: int  # spilled or indexed registers
+    local_bytes: int  # spilled or indexed registers; 0 for a frame that no instruction touches
     shared_bytes: int
     warps: int
     capability: int
@@ -293,11 +294,17 @@ def _cuobjdump() -> str:
 
 
 def _resources(cubin: bytes) -> tuple[int, int]:
-    """Registers, and bytes of local memory (stack and spills), per thread."""
+    """Registers, and bytes of local memory (stack and spills) that are used, per thread."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "kernel.cubin"
         file.write_bytes(cubin)
         command = [_cuobjdump(), "--dump-resource-usage", str(file)]
-        report = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    numbers = dict(re.findall(r"\b(REG|STACK|LOCAL):(\d+)", report))
-    return int(numbers["REG"]), int(numbers["STACK"]) + int(numbers["LOCAL"])
+        numbers = dict(re.findall(r"\b(REG|STACK|LOCAL):(\d+)", _said(command)))
+        local_bytes = int(numbers["STACK"]) + int(numbers["LOCAL"])
+        if local_bytes and not _LOCAL.search(_said([_cuobjdump(), "-sass", str(file)])):
+            local_bytes = 0
+    return int(numbers["REG"]), local_bytes
+
+
+def _said(command: list[str]) -> str:
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout

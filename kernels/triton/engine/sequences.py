@@ -23,7 +23,8 @@ from .rule import Rule, Sink, settle
 
 _BLOCK = 1024
 _WORDS, _COLUMNS, _ROWS = 64, 32, 32  # the tile of an embedding's update
-_HIDDEN, _DEPTH = 32, 32  # the tile of a recurrence
+_HIDDEN = 32  # the tile of a recurrence, and how much of a sum is read at once: four products leave less room than one
+_DEPTH, _DEPTH_BACK = 16, 32
 
 
 # ---- embeddings -----------------------------------------------------------------------------------------------------
@@ -107,7 +108,7 @@ def update_table(
     tile: dict[str, Any] = {"BV": _WORDS, "BC": _COLUMNS, "BR": _ROWS, "PRECISION": PRECISION, "PADDING": e.padding}
     programs = len(x) * -(-e.words // _WORDS) * -(-e.width // _COLUMNS)
     args = (x, x.stride(0), tokens, d_out, lengths, e.weight, sink)
-    launch(_update_table, programs, x, *args, stages=2, ADD=add, **rule.constants, **sizes, **tile)
+    launch(_update_table, programs, x, *args, stages=1, ADD=add, **rule.constants, **sizes, **tile)
 
 
 # ---- recurrence -----------------------------------------------------------------------------------------------------
@@ -230,7 +231,7 @@ def recur_back(
     lengths: Tensor,
 ) -> None:  # fmt: skip
     """All time steps, the last first: `d_gates`, the gradients of what went into the gates."""
-    tile: dict[str, Any] = {"BH": _HIDDEN, "BK": _DEPTH, "BB": _examples(batch), "PRECISION": PRECISION}
+    tile: dict[str, Any] = {"BH": _HIDDEN, "BK": _DEPTH_BACK, "BB": _examples(batch), "PRECISION": PRECISION}
     sizes = {"H": r.hidden, "T": r.length, "GATES": r.gate_stride, "OUT": r.out_stride, "BATCH": batch}
     programs = len(x) * -(-r.hidden // _HIDDEN) * -(-batch // _examples(batch))
     for t in reversed(range(r.length)):
