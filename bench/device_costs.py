@@ -13,32 +13,27 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Container, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import torch
 import typer
 from rich.console import Console
 from rich.table import Table
-from torch.utils._pytree import tree_leaves
 
 from ..kernels.registry import interpreting
 from ..packing import Packing
 from ..train.device import terms_of
 from ..train.lanes import LANES, outcome
 from .device_host import COHORTS, allocations, launch_row, launch_table, launches_of, seconds_of_rooms
+from .device_kernels import LAYER_CASES, compiled, kernel_rows, kernel_table
 from .device_rounds import CASES, round_of, steps_of
 from .stubbed import as_on_a_card
 from .workloads import WORKLOADS
 
-if TYPE_CHECKING:
-    from ..kernels.triton.launch import Launch
-
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 
-CAPABILITIES = (80, 90, 100)
 FEW = (1, 2)  # clients that are counted, for what grows with them
 IN_LANES = (2 * LANES, 3 * LANES)  # likewise, for sums over clients
 
@@ -187,56 +182,6 @@ def programs_of_round(name: str, rule: str) -> list[tuple[str, int]]:
     return [(item.kernel.__name__, item.programs) for item in launches]
 
 
-# ---- compiled -------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Compiled:
-    """One kernel of a round, as file.name, as compiled for a card."""
-
-    kernel: str
-    capability: int
-    registers: int
-    spilled: int
-    shared: int
-    resident: int
-    occupancy: float
-    mma: tuple[str, ...]
-
-
-def compiled(
-    name: str, rule: str, capabilities: tuple[int, ...] = CAPABILITIES, files: Container[str] | None = None
-) -> Iterator[Compiled]:
-    """Every kernel of a round of two clients and two steps, in every form in which it occurs; of these files only."""
-    from ..kernels.triton.traffic import traffic_of
-
-    for (kernel, *_), item in forms(name, rule).items():
-        if files is not None and kernel.partition(".")[0] not in files:
-            continue
-        for capability in capabilities:
-            t = traffic_of(item, 1, capability)
-            families = tuple(sorted(t.mma_families))
-            yield Compiled(
-                kernel, capability, t.registers, t.local_bytes, t.shared_bytes, t.resident, t.occupancy, families
-            )
-
-
-def forms(name: str, rule: str) -> dict[tuple[str, str, str], Launch]:
-    """The launches of a round of two clients and two steps, one for every form of a kernel: its name, its constants,
-    and of what kind its arguments are."""
-    from ..kernels.triton.launch import recorded
-
-    with as_on_a_card(), recorded() as launches:
-        executor, work = round_of(name, rule, 2, 2)
-        executor.run(work)
-    return {_form(item): item for item in launches}
-
-
-def _form(item: Launch) -> tuple[str, str, str]:
-    kinds = [leaf.dtype if isinstance(leaf, torch.Tensor) else type(leaf) for leaf in tree_leaves(item.args)]
-    return f"{item.kernel.__module__.rpartition('.')[2]}.{item.kernel.__name__}", str(item.constants), str(kinds)
-
-
 # ---- the table ------------------------------------------------------------------------------------------------------
 
 
@@ -325,6 +270,9 @@ def main(
     launches: Annotated[
         bool, typer.Option("--launches", help="Only launches and the host's time: minutes, without the interpreter.")
     ] = False,
+    layers: Annotated[
+        bool, typer.Option("--layers", help="Only compiles the kernels of the layers that the workloads do not have.")
+    ] = False,
     count_case: Annotated[str, typer.Option("--count", hidden=True)] = "",
 ) -> None:
     """Count launches, bytes and products of a round, and calculate its least time."""
@@ -338,17 +286,24 @@ def main(
         raise typer.BadParameter(
             "TRITON_INTERPRET is set, but kernels are compiled here; it runs the interpreter itself"
         )
-    wanted = [tuple(only.split(","))] if only else CASES
-    unknown = [case for case in wanted if case not in CASES]
-    if unknown:
-        raise typer.BadParameter(f"must be one of {'; '.join(','.join(c) for c in CASES)}", param_hint="--only")
-    rows = [launch_row(name, rule) if launches else row(name, rule, keep) for name, rule in wanted]
+    known = LAYER_CASES if layers else CASES
+    wanted = [case for case in known if only in ("", ",".join(case))]
+    if not wanted:
+        raise typer.BadParameter(f"must be one of {'; '.join(','.join(c) for c in known)}", param_hint="--only")
     console = Console()
     console.width = max(console.width, 170)
-    console.print(launch_table(rows) if launches else _table(rows))
-    for r in () if launches else rows:
-        shapes = ", ".join(str(shape) for shape in r["allocations_of_10_clients"]) or "none"
-        console.print(f"{r['workload']} {r['rule']}: allocated as large as 10 clients' models or larger: {shapes}")
+    if layers:
+        rows = kernel_rows(wanted)
+        console.print(kernel_table(rows))
+    elif launches:
+        rows = [launch_row(name, rule) for name, rule in wanted]
+        console.print(launch_table(rows))
+    else:
+        rows = [row(name, rule, keep) for name, rule in wanted]
+        console.print(_table(rows))
+        for r in rows:
+            shapes = ", ".join(str(shape) for shape in r["allocations_of_10_clients"]) or "none"
+            console.print(f"{r['workload']} {r['rule']}: allocated as large as 10 clients' models or larger: {shapes}")
     if json_file is not None:
         json_file.parent.mkdir(parents=True, exist_ok=True)
         json_file.write_text(json.dumps(rows, indent=1))

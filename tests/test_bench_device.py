@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ pytest.importorskip("triton", reason="Triton is not installed")
 from fastfed import Simulation, simulation
 from fastfed.bench import device_costs as costs
 from fastfed.bench import device_host as host
+from fastfed.bench import device_kernels as kernels
 from fastfed.bench.device_costs import FEW, IN_LANES, Moved
 from fastfed.bench.stubbed import as_on_the_host, stubbed_card
 from fastfed.kernels import registry
@@ -133,3 +135,24 @@ def test_a_stubbed_card_leaves_nothing_behind() -> None:
         assert registry.pick(None, x).__name__.endswith(".triton")
     assert (registry.pick(None, x), lanes.fetch, registry.BACKENDS, registry._PREFERENCE) == before
     assert not seen
+
+
+def test_the_command_tells_the_worst_form_of_every_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    def made(name: str, rule: str, *_: Any) -> Iterator[kernels.Compiled]:
+        for capability in kernels.CAPABILITIES:
+            for registers in (40, 30):
+                yield kernels.Compiled("a.b", capability, registers, 50 - registers, 64, 2, registers / 100, ("mma",))
+
+    monkeypatch.setattr(kernels, "compiled", made)
+    said = CliRunner().invoke(costs.app, ["--layers", "--only", "text,clipped"])
+    assert said.exit_code == 0, said.output
+    (line,) = (line for line in said.output.splitlines() if "a.b" in line)
+    cells = [cell.strip() for cell in line.strip("│").split("│")]
+    assert cells == ["a.b", "2", "40 / 40 / 40", "64 / 64 / 64", "30% / 30% / 30%", "20 / 20 / 20", "mma / mma / mma"]
+
+
+def test_a_case_that_is_not_there_is_refused() -> None:
+    for options, wanted in ([], "W1,SGD; W1,Adam"), (["--layers"], "images,SGD; images,Adam"):
+        said = CliRunner().invoke(costs.app, [*options, "--only", "W9,SGD"])
+        assert said.exit_code == 2
+        assert f"must be one of {wanted}" in " ".join(said.output.split())

@@ -15,8 +15,8 @@ pytest.importorskip("triton", reason="Triton is not installed")
 if registry.interpreting():
     pytest.skip("interpreted kernels compile to nothing (TRITON_INTERPRET=1)", allow_module_level=True)
 
-from fastfed.bench.device_costs import CAPABILITIES, CASES, Compiled, compiled, forms
-from fastfed.bench.device_rounds import KEEPING, LAYERS, RULES
+from fastfed.bench.device_kernels import CAPABILITIES, LAYER_CASES, Compiled, compiled, forms
+from fastfed.bench.device_rounds import CASES, LAYERS
 from fastfed.kernels.triton import engine
 
 MMA = {80: "mma.sync", 90: "wgmma", 100: "tcgen05"}
@@ -70,7 +70,7 @@ SPILLS = {
 def _layers() -> list[Any]:
     chosen = {("SO-LR", "clipped", 80)}
     found = []
-    for case in [(name, rule, c) for name in LAYERS for rule in (RULES | KEEPING) for c in CAPABILITIES]:
+    for case in [(*case, capability) for case in LAYER_CASES for capability in CAPABILITIES]:
         reason = SPILLS.get(case) or SPILLS.get((case[0], case[2]))
         known = [] if reason is None else [pytest.mark.xfail(reason=reason, strict=True)]
         found.append(pytest.param(*case, marks=[*known, *([] if case in chosen else [pytest.mark.exhaustive])]))
