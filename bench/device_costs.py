@@ -33,8 +33,8 @@ from ..data import Examples, Pixels
 from ..kernels import registry
 from ..kernels.registry import interpreting
 from ..packing import Packing
-from ..train.device import Device, terms_of
-from ..train.lanes import LANES, outcome
+from ..train.device.engine import Device, terms_of
+from ..train.device.lanes import LANES, outcome
 from ..train.work import RoundWork
 from .workloads import WORKLOADS, Workload
 

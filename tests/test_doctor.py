@@ -15,8 +15,8 @@ from typer.testing import CliRunner
 
 from fastfed import cards, cli, doctor
 from fastfed.kernels import registry
-from fastfed.train import self_test
-from fastfed.train.self_test import Verdict
+from fastfed.train.device import self_test
+from fastfed.train.device.self_test import Verdict
 
 
 def row_of(name: str) -> doctor.Row:

@@ -32,7 +32,9 @@ from triton.runtime.errors import InterpreterError
 
 from fastfed.kernels.triton import races
 from fastfed.kernels.triton.engine import products
-from fastfed.train.device import Device, FusedChunk, KeptChunk
+from fastfed.train.device import Device
+from fastfed.train.device.fused import FusedChunk
+from fastfed.train.device.kept import KeptChunk
 
 pytestmark = pytest.mark.device
 

@@ -33,9 +33,9 @@ from fastfed.kernels.triton import races
 from fastfed.kernels.triton.counted import counted
 from fastfed.kernels.triton.engine import deltas
 from fastfed.kernels.triton.launch import launches
-from fastfed.train.device import Device, terms_of
-from fastfed.train.lanes import LANES, LaneSum, outcome
-from fastfed.train.several import SeveralDevices
+from fastfed.train.device.engine import Device, terms_of
+from fastfed.train.device.lanes import LANES, LaneSum, outcome
+from fastfed.train.device.several import SeveralDevices
 
 pytestmark = [
     pytest.mark.device,

@@ -21,17 +21,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .. import clients, kernels
-from .._version import __version__
-from ..cards import card_of
-from ..clients import Client
-from ..data import Examples, Pixels, Sparse
-from ..losses import LossName
-from ..models import LSTM
-from ..packing import Packing
-from .device import Device
-from .eager import Eager
-from .work import Outcome, RoundWork
+from ... import clients, kernels
+from ..._version import __version__
+from ...cards import card_of
+from ...clients import Client
+from ...data import Examples, Pixels, Sparse
+from ...losses import LossName
+from ...models import LSTM
+from ...packing import Packing
+from ..eager import Eager
+from ..work import Outcome, RoundWork
+from .engine import Device
 
 VARIABLE = "FASTFED_SELF_TEST"
 OFF, AGAIN = "off", "again"
@@ -298,7 +298,7 @@ def sources_hash() -> str:
 
 
 def _file_of(key: dict[str, str]) -> Path:
-    from ..kernels.cuda.sources import cache_folder
+    from ...kernels.cuda.sources import cache_folder
 
     name = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]
     return cache_folder() / f"self_test-{name}.json"
