@@ -50,35 +50,39 @@ class Chunk:
     ) -> None:
         from ...kernels.triton.engine.losses import Tally
 
-        self.engine, self.work = engine, work
+        self.engine, self.work, self.arena = engine, work, engine.arena
         self.optimizer, self.clients, self.steps = optimizer, clients, steps
         self.device, self.batch, self.longest = engine.device, batch, int(steps.max())
         self.start = self._starts()
         self.x = self._models()
-        self.correction = None if work.corrections is None else self._in_engine(work.corrections, clients)
+        self.correction = None
+        if work.corrections is not None:
+            self.correction = self.arena.put("correction", self._in_engine(work.corrections, clients))
         self.preconditioner = None if work.preconditioner is None else self._in_engine(work.preconditioner)
         source, rows = store.portion(rows_of_clients(work, clients))
+        self.stays = store is engine.resident and not store.streamed  # the next chunk reads the examples there, too
         self.gathering = Gathering(engine.network, source, engine.meaning)
         self.batches = ChunkBatches(work, clients, self.device, rows=rows, widths=[self.batch] * self.longest)
         self.known, self.rows = range(0), torch.empty(0)
-        self.lengths = upload(batch_lengths(work, clients, self.longest).int(), self.device)
-        self._ids = upload(work.ids[clients], self.device)
-        self._steps = torch.arange(self.longest, device=self.device)
+        self.lengths = self.arena.put("lengths", batch_lengths(work, clients, self.longest).int())
+        self._ids = self.arena.put("ids", work.ids[clients])
+        self._clock = self.arena.put("clock", _clock(self.longest, work.round))
         self._keys = tuple(_key(work.seed, Purpose.DROPOUT + i) for i in range(engine.program.dropouts))
-        self.losses = torch.full((len(clients), 3), torch.nan, dtype=torch.float64, device=self.device)
+        self.losses = self.arena.room("losses", (len(clients), 3), torch.float64).fill_(torch.nan)
         self.losses[:, 2] = 0
         self._tally: type[Tally] = Tally
 
     def _starts(self) -> Tensor:
         """The models that clients start from: (d,), or (chunk, d)."""
         work, clients = self.work, self.clients
-        if work.start.dim() == 1:
-            return self._in_engine(work.start)
-        return self._in_engine(work.start, torch.zeros_like(clients) if work.model is None else work.model[clients])
+        rows = None
+        if work.start.dim() == 2:
+            rows = torch.zeros_like(clients) if work.model is None else work.model[clients]
+        return self.arena.put("start", self._in_engine(work.start, rows))
 
     def _models(self) -> Tensor:
         """The clients' own models (chunk, d), at their start."""
-        return self.start.repeat(len(self.clients), 1) if self.start.dim() == 1 else self.start.clone()
+        return self.arena.room("x", (len(self.clients), self.start.shape[-1])).copy_(self.start)
 
     def _in_engine(self, vectors: Tensor, rows: Tensor | None = None) -> Tensor:
         """Packed vectors, or these rows of them, on the device in the engine's layout."""
@@ -88,31 +92,33 @@ class Chunk:
     @cached_property
     def layers(self) -> Layers:
         """The buffers of the layers, and the passes over them."""
-        return self.engine.layers_for(len(self.clients), self.batch)
+        from ...kernels.triton.engine.layers import Layers
+
+        return Layers(self.engine.network, len(self.clients), self.batch, self.arena.room)
 
     @cached_property
     def targets(self) -> Tensor:
         """A step's labels (chunk, batch * rows) int32, or other targets (chunk, batch * rows, width)."""
         shape, clients = self.engine.network.shape, len(self.clients)
         if self.engine.network.loss == "cross_entropy":
-            return torch.empty((clients, self.batch * shape.rows), dtype=torch.int32, device=self.device)
-        return torch.empty((clients, self.batch * shape.rows, shape.width), device=self.device)
+            return self.arena.room("targets", (clients, self.batch * shape.rows), torch.int32)
+        return self.arena.room("targets", (clients, self.batch * shape.rows, shape.width))
 
     @cached_property
     def counts(self) -> Tensor | None:
         """How many labels of a step count (chunk,); None where targets are no labels."""
         labels = self.engine.network.loss == "cross_entropy"
-        return torch.empty(len(self.clients), device=self.device) if labels else None
+        return self.arena.room("counts", (len(self.clients),)) if labels else None
 
     def draws(self, step: int, training: bool = True) -> Draws:
         """The random numbers of a step."""
         from ...kernels.triton.engine.layers import Draws
 
-        return Draws(self._ids, self._steps[step : step + 1], self.work.round, self._keys if training else ())
+        return Draws(self._ids, self._clock[step], self._keys if training else ())
 
     def tally(self, step: int) -> Tally:
         """Where the losses of a step are entered."""
-        return self._tally(self.losses, self._steps[step : step + 1])
+        return self._tally(self.losses, self._clock[step])
 
     def load(self, step: int, into: Tensor) -> None:
         """Gathers a step's inputs into a buffer, and its targets."""
@@ -124,10 +130,13 @@ class Chunk:
 
     def train(self) -> dict[str, Tensor]:
         """All local steps; the scalars by name, (chunk,) float64."""
+        self._train()
+        return self.scalars()
+
+    def _train(self) -> None:
         for step in range(self.longest):
             self.step(step)
         self.finish()
-        return self.scalars()
 
     def scalars(self) -> dict[str, Tensor]:
         """What is told of each client, by name: (chunk,) float64."""
@@ -140,6 +149,11 @@ class Chunk:
 
     def finish(self) -> None:
         """What is left to do after the last step."""
+
+
+def _clock(steps: int, round: int) -> Tensor:
+    """What a step must know of the time: its number (from 0) and the round's, (steps, 2) int64."""
+    return torch.stack([torch.arange(steps), torch.full((steps,), round)], 1)
 
 
 def _key(seed: int, purpose: int) -> tuple[int, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -30,26 +31,32 @@ class FusedChunk(Chunk):
         super().__init__(*arguments)
         optimizer, work = self.optimizer, self.work
         entry = CLIENT_RULES[optimizer.rule]
-        self.coef = upload(coefficients(work, optimizer, self.clients, self.longest), self.device)
+        self.coef = self.arena.put("coefficients", coefficients(work, optimizer, self.clients, self.longest))
         made = optimizer.state_options()
         if entry.cover is not None:
             made["packing"] = self.engine.packing
         if self.preconditioner is not None and entry.has_second_moment:
             made["v0"] = self.preconditioner
-        self.state = client_state(optimizer.rule, self.x, **made)
+        self.state = self._states(client_state(optimizer.rule, self.x[:1], **made))
         self.cover = _Cover(self) if entry.cover is not None else None
         self.rule = self._rule(entry.formula)
-        self.nobody = torch.zeros_like(self.lengths[0])
+        self.nobody = self.arena.room("nobody", (len(self.clients),), torch.int32).zero_()
 
     def _models(self) -> Tensor:
         """Room for the clients' models; what lies between their tensors, which nothing else writes, as at the start."""
-        x = torch.empty((len(self.clients), self.start.shape[-1]), device=self.device)
+        x = self.arena.room("x", (len(self.clients), self.start.shape[-1]))
         slots = self.engine.packing.slots
         for slot, end in zip(slots, [*(slot.offset for slot in slots[1:]), x.shape[1]], strict=True):
             first = slot.offset + slot.numel
             if first < end:
                 x[:, first:end] = self.start[..., first:end]
         return x
+
+    def _states(self, of_one: dict[str, Tensor]) -> dict[str, Tensor]:
+        """The state of all clients at the start of the round, from that of one."""
+        clients = len(self.clients)
+        alike = {name: t.expand(clients, *t.shape[1:]) for name, t in of_one.items() if name != "cover"}
+        return of_one | {name: self.arena.put(f"state {name}", tensor) for name, tensor in alike.items()}
 
     def read(self, step: int) -> Tensor:
         """The models that a step reads, where the first one (0) is that from which clients start: (chunk, d)."""
@@ -66,7 +73,7 @@ class FusedChunk(Chunk):
     def inputs(self) -> list[Tensor]:
         """The buffers of inputs that steps take in turns: two, if a step also reads those of the step before."""
         first = self.layers.values[0]
-        return [first] if self.lazy is None else [first, torch.empty_like(first)]
+        return [first] if self.lazy is None else [first, self.arena.room("other inputs", first.shape, first.dtype)]
 
     @cached_property
     def lazy(self) -> Dense | None:
@@ -78,6 +85,29 @@ class FusedChunk(Chunk):
         if not isinstance(first.layer, Dense) or first.inputs != (0,) or self.cover is not None:
             return None
         return first.layer if products.one_tile(first.layer, self.batch) else None
+
+    def train(self) -> dict[str, Tensor]:
+        if self._knows_all_rows():
+            self.arena.run(self._kind(), self._train)
+        else:
+            self._train()
+        return self.scalars()
+
+    def _knows_all_rows(self) -> bool:
+        """Whether the rows of all steps could be put where the next chunk's will be."""
+        if self.stays:
+            self.known, rows = self.batches.table(0)
+            if self.known.stop == self.longest:
+                self.rows = self.arena.put("rows", rows)
+                return True
+            self.rows = rows
+        return False
+
+    def _kind(self) -> Hashable:
+        """All that its launches are made of besides what is in the arena."""
+        numbers = numbers_of(self.optimizer)._replace(lr=None)  # which is among the coefficients
+        vectors = (self.start.dim(), self.correction is None, tuple(self.state))
+        return (self.optimizer.rule, numbers, len(self.clients), self.batch, self.longest, vectors, self._keys)
 
     def sink(self, step: int) -> Sink:
         """Where the gradients of a step go."""
@@ -116,8 +146,6 @@ class FusedChunk(Chunk):
             self._first_layer(self.lazy, step, sink)
         layers.forward(self.read(step), lengths, draws, skip=skip)
         layers.loss(self.targets, self.counts, lengths, self.tally(step))
-        if self.cover is not None:
-            self.cover.open()
         layers.backward(self.read(step), lengths, draws, sink, self.rule, until=skip)
         if self.cover is not None:
             self.cover.close(self.coef[step])
@@ -155,13 +183,12 @@ class _Cover:
 
         rule = CLIENT_RULES[chunk.optimizer.rule]
         self.call = ClientCall(rule, numbers_of(chunk.optimizer), chunk.x, chunk.x, chunk.state)
-        self.cover = cover_step.open_cover(self.call)
-
-    def open(self) -> None:
-        self.cover.maxima.zero_()
+        mu = chunk.state["mu"]
+        maxima = chunk.arena.room("maxima", mu.shape, torch.int32).zero_()
+        self.cover = cover_step.Cover(cover_step.tables_of(chunk.state["cover"], mu.device), maxima)
 
     def close(self, coef: Tensor) -> None:
-        self.cover.settle(self.call, coef)
+        self.cover.settle(self.call, coef, resets=True)
 
     def parts(self) -> dict[str, Any]:
         """Of a sink."""
