@@ -28,14 +28,14 @@ test: style ## style, then every test: CPU backends, Triton's interpreter, CUDA 
 	$(BIN)/pytest -m "not exhaustive" -n 2 --dist loadgroup
 	TRITON_INTERPRET=1 FASTFED_TILES=wide $(BIN)/pytest -m backend -n 2 tests/kernels
 	TRITON_INTERPRET=1 $(BIN)/pytest -m backend -n 2 tests/kernels/test_triton_races.py
-	TRITON_INTERPRET=1 $(BIN)/pytest -m "device and not exhaustive" -n 2 tests/train
+	TRITON_INTERPRET=1 $(BIN)/pytest -m "device and not exhaustive" -n 2 tests/train tests/golden
 	FASTFED_CUDA_HOST=1 $(BIN)/pytest -m backend -n 2 tests/kernels
 
 # Slow: the interpreter pays per program, and the tiles that ship are small.
 device-proof: export OMP_WAIT_POLICY = passive
 device-proof: $(VENV)/.built ## every test of the Triton kernels at the tile sizes that ship, and under the race detector
 	TRITON_INTERPRET=1 FASTFED_RACES=1 $(BIN)/pytest -m backend -n 2 tests/kernels
-	TRITON_INTERPRET=1 $(BIN)/pytest -m device -n 2 tests/train
+	TRITON_INTERPRET=1 $(BIN)/pytest -m device -n 2 tests/train tests/golden
 	$(BIN)/pytest -m exhaustive -n 2 tests/kernels
 
 bench: $(VENV)/.built ## time every kernel and whole rounds beside their peers
@@ -63,12 +63,8 @@ style: $(VENV)/.built
 	$(BIN)/ruff format --check .
 	$(BIN)/clang-format --dry-run --Werror $(CPP)
 
-# ./kernels and ./bench are imported as fastfed.kernels and fastfed.bench: mypy sees them in their place through links.
 types: $(VENV)/.built
-	@rm -rf build/typing && mkdir -p build/typing/fastfed
-	@for path in fastfed/*.py fastfed/*.pyi fastfed/py.typed fastfed/[a-z]*/ kernels bench; do \
-	  [ ! -e $$path ] || ln -s "$(CURDIR)/$$path" build/typing/fastfed/; done
-	MYPYPATH=build/typing $(BIN)/mypy -p fastfed
+	$(BIN)/mypy -p fastfed
 
 clean: ## remove .venv and everything that was built
 	rm -rf $(VENV) build dist out *.egg-info fastfed/*.so .mypy_cache .pytest_cache .ruff_cache .benchmarks .hypothesis

@@ -11,7 +11,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from setuptools import Extension, setup
+from setuptools import Extension, find_packages, setup
 from setuptools.command.build_ext import build_ext
 
 ROOT = Path(__file__).parent
@@ -119,19 +119,15 @@ class BuildExtension(build_ext):
         super().build_extension(ext)
 
 
+# kernels/, bench/ and csrc/ are parts of the package: links in fastfed/ put them in their place, so that every checkout
+# imports its own whatever is installed elsewhere. `package_dir` says what is the default anyhow: with it, an editable
+# installation is this directory on Python's path, and not a list of places that other checkouts would have to share.
 setup(
-    packages=[
-        "fastfed",
-        "fastfed.bench",
-        "fastfed.csrc",
-        "fastfed.kernels",
-        *(f"fastfed.kernels.{name}" for name in ("reference", "cpp", "numba", "triton", "triton.engine", "cuda")),
-        *(f"fastfed.{path.parent.name}" for path in sorted((ROOT / "fastfed").glob("*/__init__.py"))),
-    ],
-    package_dir={"fastfed": "fastfed", "fastfed.kernels": "kernels", "fastfed.bench": "bench", "fastfed.csrc": "csrc"},
+    packages=[*find_packages(include=["fastfed", "fastfed.*"]), "fastfed.csrc"],
+    package_dir={"": "."},
     package_data={
         "fastfed": ["py.typed", "*.pyi"],
-        "fastfed.csrc": ["*.h", "cpu/*.h", "cuda/*"],
+        "fastfed.csrc": ["*.h", "cpu/**/*.h", "cuda/*"],
         "fastfed.data": ["embedded/*"],
         "fastfed.report": ["page.*"],
     },

@@ -24,8 +24,8 @@ from rich.table import Table
 
 from ..kernels.registry import interpreting
 from ..packing import Packing
-from ..train.device import terms_of
-from ..train.lanes import LANES, outcome
+from ..train.device.engine import terms_of
+from ..train.device.lanes import LANES, outcome
 from .device_host import COHORTS, allocations, launch_row, launch_table, launches_of, seconds_of_rooms
 from .device_kernels import LAYER_CASES, compiled, kernel_rows, kernel_table
 from .device_rounds import CASES, round_of, steps_of
@@ -302,8 +302,10 @@ def main(
         rows = [row(name, rule, keep) for name, rule in wanted]
         console.print(_table(rows))
         for r in rows:
-            shapes = ", ".join(str(shape) for shape in r["allocations_of_10_clients"]) or "none"
-            console.print(f"{r['workload']} {r['rule']}: allocated as large as 10 clients' models or larger: {shapes}")
+            sizes = ", ".join(f"{size:,}" for size in r["allocations_of_10_clients"]) or "none"
+            console.print(
+                f"{r['workload']} {r['rule']}: allocated as large as 10 clients' models or larger: {sizes} bytes"
+            )
     if json_file is not None:
         json_file.parent.mkdir(parents=True, exist_ok=True)
         json_file.write_text(json.dumps(rows, indent=1))

@@ -10,7 +10,6 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from rich.table import Table
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -40,7 +39,7 @@ class Operations(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.seen: Counter[str] = Counter()
-        self.made: list[tuple[int, ...]] = []  # shapes of new tensors
+        self.made: list[int] = []  # bytes of new tensors
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name, out = func.overloadpacket.__name__, func(*args, **(kwargs or {}))
@@ -49,7 +48,7 @@ class Operations(TorchDispatchMode):
         if name not in _VIEWS:
             self.seen[name] += 1
         if isinstance(out, Tensor) and (name not in _VIEWS or "empty" in name) and not name.endswith("_"):
-            self.made.append(tuple(out.shape))
+            self.made.append(out.nbytes)
         return out
 
 
@@ -78,15 +77,14 @@ def launches_of(name: str, rule: str, clients: int) -> Launches:
     return Launches(ours[steps], ours[steps + 1] - ours[steps], torchs[steps], torchs[steps + 1] - torchs[steps])
 
 
-def allocations(name: str, rule: str) -> list[tuple[int, ...]]:
-    """The shapes of what a round of ten clients allocates that is as large as all their models, or larger."""
+def allocations(name: str, rule: str) -> list[int]:
+    """The bytes of what the first round of ten clients allocates that is as large as all their models, or larger."""
     clients = 10
     with stubbed_card("meta"):
         executor, work = round_of(name, rule, clients, 2, device="meta")
-        executor.run(work)
         with Operations() as operations:
             executor.run(work)
-    return [shape for shape in operations.made if torch.Size(shape).numel() >= clients * work.start.numel()]
+    return [size for size in operations.made if size >= clients * work.start.nbytes]
 
 
 # ---- seconds --------------------------------------------------------------------------------------------------------

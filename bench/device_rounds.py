@@ -16,7 +16,7 @@ from ..data import Examples, Federated, Pixels
 from ..packing import Packing
 from ..simulation import Simulation
 from ..step import ServerModel
-from ..train.device import Device
+from ..train.device.engine import Device
 from ..train.work import RoundWork
 from . import synthetic
 from .workloads import WORKLOADS, Workload

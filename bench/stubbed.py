@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ..kernels import registry
-from ..train import lanes
+from ..train.device import lanes
 
 
 @contextmanager

@@ -98,7 +98,7 @@ def _patient(card: Card, anew: bool) -> Patient:
     why_not = registry.BACKENDS["triton"].why_not()
     if why_not is not None or registry.interpreting():
         return Patient(card, None, f"cannot be run: {why_not or 'TRITON_INTERPRET is 1, so no kernel runs on a card'}")
-    from .train import self_test  # which imports torch.fx and all executors
+    from .train.device import self_test  # which imports torch.fx and all executors
 
     device = torch.device("cuda", card.index)
     verdict = self_test.run_and_keep(device) if anew else self_test.kept(device)

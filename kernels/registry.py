@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 from types import ModuleType
 
 import torch
@@ -41,15 +42,20 @@ def _missing(package: str, extra: str) -> str | None:
     return None
 
 
+def _how_to_build() -> str:
+    package = Path(__file__).absolute().parents[1]
+    if (package.parent / "setup.py").is_file():
+        build = "'pip install --no-build-isolation -e .' builds it there, with a C++17 compiler"
+        return f"{package.parent} is a checkout: {build}"
+    return "install a C++17 compiler and reinstall with 'pip install --no-build-isolation .' after torch"
+
+
 @lru_cache(maxsize=1)
 def _cpp_why_not() -> str | None:
     try:
         importlib.import_module("fastfed._core")
     except ImportError as error:
-        return (
-            f"the compiled extension fastfed._core did not load ({error}); install a C++17 compiler and reinstall with "
-            "'pip install --no-build-isolation .' after torch"
-        )
+        return f"the compiled extension fastfed._core did not load ({error}); {_how_to_build()}"
     return None
 
 

@@ -1,4 +1,5 @@
-"""Installing on a machine without a compiler, and without torch: what is built, and what is said."""
+"""Installing on a machine without a compiler, without torch, and beside another checkout: what is built and imported,
+and what is said."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
 
@@ -28,7 +30,7 @@ def python(*arguments: str, cwd: Path, **environment: str) -> subprocess.Complet
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     copy = tmp_path_factory.mktemp("checkout") / "fastfed"
-    shutil.copytree(ROOT, copy, ignore=LEFT_OUT)
+    shutil.copytree(ROOT, copy, ignore=LEFT_OUT, symlinks=True)
     return copy
 
 
@@ -82,12 +84,47 @@ def test_the_wheel_holds_every_package_and_the_cuda_sources(installed: Path) -> 
     assert "Apache License" in (metadata / "licenses" / "LICENSE").read_text()
 
 
+def test_a_source_distribution_holds_all_that_a_build_needs(checkout: Path) -> None:
+    program = "from setuptools import build_meta; print('made', build_meta.build_sdist('sdist'))"
+    said = python("-c", program, cwd=checkout)
+    assert said.returncode == 0, said.stderr
+    name = re.findall(r"^made (.*)\.tar\.gz$", said.stdout, re.MULTILINE)[0]
+    with tarfile.open(checkout / "sdist" / f"{name}.tar.gz") as archive:
+        inside = {member.name.removeprefix(f"{name}/") for member in archive if member.isfile()}
+    wanted = {"setup.py", "pyproject.toml", "README.md", "LICENSE"}
+    for place in ("fastfed", "kernels", "bench", "csrc"):
+        home = "fastfed" if place == "fastfed" else f"fastfed/{place}"
+        suffixes = (".py",) if place != "csrc" else (".h", ".cu")
+        found = [path for path in (ROOT / place).rglob("*") if path.suffix in suffixes]
+        wanted |= {f"{home}/{path.relative_to(ROOT / place)}" for path in found}
+    compiled = [*(ROOT / "csrc").glob("*.cpp"), *(ROOT / "csrc" / "cpu").rglob("*.*")]
+    wanted |= {str(path.relative_to(ROOT)) for path in compiled}
+    assert not wanted - inside
+
+
+def test_a_checkout_imports_its_own_kernels_beside_an_installed_one(checkout: Path) -> None:
+    """This session's FastFed is the installed one. What the other lacks, the compiled extension, it says in a
+    sentence."""
+    program = """
+import json, fastfed, fastfed.kernels.rows, fastfed.bench.cases
+from fastfed.kernels.cuda import sources
+modules = (fastfed, fastfed.kernels, fastfed.kernels.rows, fastfed.bench.cases)
+found = {"files": [module.__file__ for module in modules] + [str(sources.csrc())]}
+print(json.dumps({**found, "why": fastfed.kernels.backends()["cpp"]}))
+"""
+    said = python("-c", program, cwd=checkout)
+    assert said.returncode == 0, said.stderr
+    report = json.loads(said.stdout)
+    assert all(file.startswith(str(checkout)) for file in report["files"]), report["files"]
+    assert report["why"].startswith("the compiled extension fastfed._core did not load (No module named")
+    assert f"{checkout} is a checkout: 'pip install --no-build-isolation -e .' builds it there" in report["why"]
+
+
 def test_without_the_extension_it_runs_on_numba_and_doctor_says_so(installed: Path) -> None:
     """One process: a step on the backend that is picked, then the doctor's report."""
     program = """
 import json, sys
 sys.path.insert(0, sys.argv[1])
-sys.meta_path[:] = [finder for finder in sys.meta_path if "editable" not in getattr(finder, "__module__", str(finder))]
 import torch, fastfed as ff
 from fastfed import doctor
 x, delta = torch.zeros(100), torch.ones(100)

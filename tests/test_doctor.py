@@ -15,8 +15,8 @@ from typer.testing import CliRunner
 
 from fastfed import cards, cli, doctor
 from fastfed.kernels import registry
-from fastfed.train import self_test
-from fastfed.train.self_test import Verdict
+from fastfed.train.device import self_test
+from fastfed.train.device.self_test import Verdict
 
 
 def row_of(name: str) -> doctor.Row:
@@ -56,7 +56,7 @@ def test_a_missing_extension_is_explained(monkeypatch: pytest.MonkeyPatch) -> No
         registry._cpp_why_not.cache_clear()
     assert not row.usable
     assert "C++17 compiler" in row.why_not
-    assert "pip install --no-build-isolation ." in row.why_not
+    assert "pip install --no-build-isolation -e ." in row.why_not  # this is a checkout
 
 
 @pytest.mark.parametrize("wrong", ["raises", "differs"])

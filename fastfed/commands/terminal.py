@@ -68,7 +68,7 @@ def _told(error: Exception) -> tuple[int, str] | None:
         return FAILED, f"{error.filename or 'the system'}: {error.strerror or error}"
     from ..config import ConfigError  # not before an error asks for it: it takes a second
     from ..runs import DamagedRun, RunExists, RunFailed
-    from ..train.self_test import SelfTestFailed
+    from ..train.device.self_test import SelfTestFailed
 
     if isinstance(error, (ConfigError, RunExists, DamagedRun)):
         return ASKED_WRONGLY, str(error)

@@ -34,6 +34,12 @@ def upload(tensor: Tensor, device: torch.device) -> Tensor:
     return tensor.pin_memory().to(device, non_blocking=True)
 
 
+def upload_into(place: Tensor, tensor: Tensor) -> Tensor:
+    """Copies a tensor from the CPU or the device into one on the device, without waiting for it: `place`."""
+    staged = tensor.pin_memory() if tensor.is_cpu and _pins(place.device) else tensor
+    return place.copy_(staged, non_blocking=True)
+
+
 def picked(source: Tensor, rows: Tensor, device: torch.device) -> Tensor:
     """source[rows] on the device, for rows (n,) on the CPU and a source that is on either."""
     return upload(source[rows], device) if source.is_cpu else source[upload(rows, source.device)].to(device)

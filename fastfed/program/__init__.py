@@ -1,4 +1,4 @@
-"""torch.fx: an nn.Module becomes a static program for the native engine, or a sentence why not."""
+"""torch.fx: an nn.Module becomes a static program for FastFed's engine (native, device), or a sentence why not."""
 
 from .head import check_head
 from .ir import Instruction, Program, Unsupported, Value, describe

@@ -88,10 +88,10 @@ class Draft:
     def number(self, x: Any, *kinds: Kind) -> int:
         """The number of the value that holds `x`, which must be one of `kinds`; reshaped by instructions if need be."""
         if not isinstance(x, Activation):
-            self.refuse(f"is given {plainly(x)}, where the native engine takes {_or(kinds)}")
+            self.refuse(f"is given {plainly(x)}, where FastFed's engine takes {_or(kinds)}")
         kind = self.kind(x)
         if kind is None or kind not in kinds:
-            self.refuse(f"is given {_with_sizes(kind, x.shape)}, where the native engine takes {_or(kinds)}")
+            self.refuse(f"is given {_with_sizes(kind, x.shape)}, where FastFed's engine takes {_or(kinds)}")
         value = self.latest(x)
         return value if x.shape == self.values[value].shape else self._reshape(value, x)
 
@@ -100,7 +100,7 @@ class Draft:
         if shape == x.shape:
             return x
         if self.values[self.latest(x)].kind not in NUMBERS:
-            self.refuse(f"reshapes {x.shape} to {shape}; the native engine takes tokens and sparse inputs as they come")
+            self.refuse(f"reshapes {x.shape} to {shape}; FastFed's engine takes tokens and sparse inputs as they come")
         return Activation(x.value, shape, self.place.name)
 
     def flat(self, x: Activation) -> int:
@@ -148,13 +148,13 @@ class Draft:
         if weight is None:
             return -1
         if not isinstance(weight, Weight):
-            self.refuse(f"is given {plainly(weight)} as a weight; the native engine takes parameters of the module")
+            self.refuse(f"is given {plainly(weight)} as a weight; FastFed's engine takes parameters of the module")
         layout = axes or tuple(range(len(weight.shape)))
         if len(layout) != len(weight.shape):
             self.refuse(f"is given {plainly(weight)} of shape {weight.shape}, where a weight has {len(layout)} axes")
         if self._layouts.setdefault(weight.name, layout) != layout:
             self.refuse(
-                f"shares parameter {weight.name!r} with a layer that the native engine lays out differently; "
+                f"shares parameter {weight.name!r} with a layer that FastFed's engine lays out differently; "
                 "give each its own"
             )
         return self._slots[weight.name].offset
@@ -170,10 +170,10 @@ class Draft:
         with self._fitting():
             result: Tensor = function(meta(x), *args, **kwargs)
         if result.dtype is not torch.float32:
-            self.refuse(f"reads numbers as {result.dtype}; the native engine has no such view")
+            self.refuse(f"reads numbers as {result.dtype}; FastFed's engine has no such view")
         if result.shape[:1] != (BATCH,):
             self.refuse(
-                "mixes the examples of a batch; the native engine wants the first axis left alone: "
+                "mixes the examples of a batch; FastFed's engine wants the first axis left alone: "
                 "write x.flatten(1) or x.view(x.size(0), ...)"
             )
         return self.see(x, tuple(result.shape[1:]))
@@ -189,7 +189,7 @@ class Draft:
         if len(x.shape) == 2:
             self.refuse(
                 f"is given {tuple(self.values[value].shape)} reshaped to a sequence {x.shape} by {x.reshaped_by!r}; "
-                "the native engine reshapes to vectors and images"
+                "FastFed's engine reshapes to vectors and images"
             )
         flat = self._flatten(value, x)
         return flat if len(x.shape) == 1 else self._once("image", flat, x.shape, x.reshaped_by)

@@ -10,7 +10,7 @@ def check_head(program: Program, head: str) -> None:
     named = [step for step in program.instructions if step.name == head and step.params]
     last = program.instructions[-1]
     if not named and head:
-        raise Unsupported(f"head {head!r} is not one layer of the native engine, which compares inputs of such layers")
+        raise Unsupported(f"head {head!r} is not one layer of FastFed's engine, which compares inputs of such layers")
     if len(named) > 1:
         raise Unsupported(f"head: layer {head!r} must be used once in a forward pass, not {len(named)} times")
     if named and named[0] is not last:

@@ -38,9 +38,9 @@ def conv2d(
 ) -> Activation:
     value = draft.number(input, "image")
     if groups != 1:
-        draft.refuse(f"has groups={groups}; the native engine's convolutions have one group")
+        draft.refuse(f"has groups={groups}; FastFed's engine's convolutions have one group")
     if _pair(dilation) != (1, 1):
-        draft.refuse(f"has dilation={dilation}; the native engine's convolutions have dilation 1")
+        draft.refuse(f"has dilation={dilation}; FastFed's engine's convolutions have dilation 1")
     params = (draft.slot(weight, 2, 3, 1, 0), draft.slot(bias))
     kernel = _pair(weight.shape[2:])
     window = _window(kernel, stride, _padding(draft, padding, kernel))
@@ -72,7 +72,7 @@ def embedding(
     value = draft.number(input, "tokens")
     for name, given in (("max_norm", max_norm), ("scale_grad_by_freq", scale_grad_by_freq), ("sparse", sparse)):
         if given:
-            draft.refuse(f"has {name}={given}; the native engine's embeddings are plain tables")
+            draft.refuse(f"has {name}={given}; FastFed's engine's embeddings are plain tables")
     params = (draft.slot(weight),)
     rows, width = weight.shape
     table = {"padding_idx": -1 if padding_idx is None else padding_idx % rows, "vocabulary": rows}
@@ -104,7 +104,7 @@ def torch_lstm(
     for option, given in refusals.items():
         if given:
             draft.refuse(
-                f"has {option}; the native engine's LSTMs are batch_first, one-way, without dropout inside, from zero"
+                f"has {option}; FastFed's engine's LSTMs are batch_first, one-way, without dropout inside, from zero"
             )
     for layer in range(module.num_layers):
         biases = [weight(f"bias_{part}_l{layer}") if module.bias else None for part in ("ih", "hh")]
@@ -138,7 +138,7 @@ def max_pool(
     return_indices: bool = False,  # True is another function to torch
 ) -> Activation:
     if _pair(dilation) != (1, 1):
-        draft.refuse(f"has dilation={dilation}; the native engine pools neighbours (dilation 1)")
+        draft.refuse(f"has dilation={dilation}; FastFed's engine pools neighbours (dilation 1)")
     return _pool(draft, "max_pool", F.max_pool2d, input, kernel_size, stride, padding, ceil_mode)
 
 
@@ -154,7 +154,7 @@ def avg_pool(
     divisor_override: int | None = None,
 ) -> Activation:
     if divisor_override is not None:
-        draft.refuse(f"has divisor_override={divisor_override}; the native engine divides by the window's size")
+        draft.refuse(f"has divisor_override={divisor_override}; FastFed's engine divides by the window's size")
     counted = {"count_include_pad": float(count_include_pad)}
     return _pool(draft, "avg_pool", F.avg_pool2d, input, kernel_size, stride, padding, ceil_mode, **counted)
 
@@ -164,7 +164,7 @@ def _pool(
 ) -> Activation:
     value = draft.number(x, "image")
     if ceil_mode:
-        draft.refuse("has ceil_mode=True; the native engine drops windows that do not fit (ceil_mode=False)")
+        draft.refuse("has ceil_mode=True; FastFed's engine drops windows that do not fit (ceil_mode=False)")
     stride = stride or kernel  # None and an empty list mean the kernel's
     shape = draft.shape(function, x, kernel, stride, padding)
     return draft.emit(op, (value,), shape, settings={**_window(_pair(kernel), stride, _pair(padding)), **more})
@@ -187,7 +187,7 @@ def mean(draft: Draft, input: Any, dim: Any = None, keepdim: bool = False, *, dt
     value = draft.number(input, "image")
     axes = {axis % 4 for axis in (dim if isinstance(dim, (tuple, list)) else (dim,)) if axis is not None}
     if axes != {2, 3} or dtype is not None:
-        draft.refuse("takes another mean than that of an image over (2, 3), which is all that the native engine has")
+        draft.refuse("takes another mean than that of an image over (2, 3), which is all that FastFed's engine has")
     pooled = draft.emit("adaptive_avg_pool", (value,), (input.shape[0], 1, 1))
     return pooled if keepdim else draft.see(pooled, pooled.shape[:1])
 
@@ -231,10 +231,10 @@ def dropout(draft: Draft, input: Any, p: float = 0.5, training: bool = True, inp
 
 def _add(draft: Draft, x: Any, other: Any, alpha: float, inplace: bool) -> Activation:
     if alpha != 1:
-        draft.refuse(f"has alpha={alpha}; the native engine adds as it is (alpha=1)")
+        draft.refuse(f"has alpha={alpha}; FastFed's engine adds as it is (alpha=1)")
     values = draft.number(x, *NUMBERS), draft.number(other, *NUMBERS)
     if x.shape != other.shape:
-        draft.refuse(f"adds shapes {x.shape} and {other.shape}; the native engine adds tensors of one shape")
+        draft.refuse(f"adds shapes {x.shape} and {other.shape}; FastFed's engine adds tensors of one shape")
     result = draft.emit("add", values, x.shape)
     if inplace:
         draft.overwrite(x, result)
@@ -270,7 +270,7 @@ def layer_norm(
 ) -> Activation:
     value = draft.number(input, "vector", "sequence")
     if len(normalized_shape) != 1:
-        draft.refuse(f"has normalized_shape={tuple(normalized_shape)}; the native engine normalises the last axis")
+        draft.refuse(f"has normalized_shape={tuple(normalized_shape)}; FastFed's engine normalises the last axis")
     shape = draft.shape(F.layer_norm, input, normalized_shape, weight, bias)
     return draft.emit("layer_norm", (value,), shape, (draft.slot(weight), draft.slot(bias)), {"eps": eps})
 

@@ -62,7 +62,7 @@ for _name in ("size", "dim", "numel"):
 @builds(getattr)
 def attribute(draft: Draft, input: Any, name: str) -> Any:
     if name not in ("shape", "ndim"):
-        draft.refuse(f"asks for .{name}, which the native engine does not know; of a tensor it knows .shape and .ndim")
+        draft.refuse(f"asks for .{name}, which FastFed's engine does not know; of a tensor it knows .shape and .ndim")
     return getattr(meta(input), name)
 
 
@@ -76,7 +76,7 @@ def getitem(draft: Draft, input: Any, index: Any) -> Any:
     if all(axis is None or axis == _ALL for axis in axes):
         return draft.reshape(input, operator.getitem, index)
     if axes[0] != _ALL or type(axes[1]) is not int or any(axis != _ALL for axis in axes[2:]):
-        draft.refuse(f"picks {index} out of a tensor; the native engine has x[:, i], one step of a sequence")
+        draft.refuse(f"picks {index} out of a tensor; FastFed's engine has x[:, i], one step of a sequence")
     return select(draft, input, 1, axes[1])
 
 
@@ -84,6 +84,6 @@ def getitem(draft: Draft, input: Any, index: Any) -> Any:
 def select(draft: Draft, input: Activation, dim: int, index: int) -> Activation:
     value = draft.number(input, "sequence")
     if dim not in (1, -2):
-        draft.refuse(f"picks along axis {dim}; the native engine has x[:, i], one step of a sequence")
+        draft.refuse(f"picks along axis {dim}; FastFed's engine has x[:, i], one step of a sequence")
     shape = draft.shape(torch.select, input, dim, index)
     return draft.emit("select", (value,), shape, settings={"index": index % input.shape[0]}, part=True)

@@ -62,4 +62,4 @@ def abilities() -> str:
     """The layers that the engine has, for the end of a refusal."""
     leaves = (target for target in BUILDERS if isinstance(target, type))
     names = {layer.__name__ for layer in (*LAYERS, *leaves)} - {nn.Sequential.__name__}
-    return f"the native engine has: {', '.join(sorted(names))}, residual sums and their functional forms"
+    return f"FastFed's engine has: {', '.join(sorted(names))}, residual sums and their functional forms"

@@ -27,7 +27,7 @@ SEEN: dict[str, tuple[Kind, ...]] = {"cross_entropy": ("vector", "sequence"), "b
 
 def trace(module: nn.Module, inputs: Inputs, loss: Loss) -> Program:
     """The program of `module` on examples like `inputs` (only their form is looked at) under a loss of
-    ``fastfed.losses``; `Unsupported` says what the native engine lacks.
+    ``fastfed.losses``; `Unsupported` says what FastFed's engine lacks.
 
     >>> program = trace(nn.Linear(4, 2), torch.zeros(1, 4), "cross_entropy")
     >>> [(step.op, step.params) for step in program.instructions]
@@ -36,7 +36,7 @@ def trace(module: nn.Module, inputs: Inputs, loss: Loss) -> Program:
     find_loss(loss)
     if not isinstance(loss, str):
         name = getattr(loss, "__name__", type(loss).__name__)
-        raise Unsupported(f"loss {name!r} is a function; the native engine has the losses: {', '.join(LOSSES)}")
+        raise Unsupported(f"loss {name!r} is a function; FastFed's engine has the losses: {', '.join(LOSSES)}")
     packing, given = _pack(module), _first_value(inputs)
     with _mode(module, training=False):
         evaluated = _write(module, packing, given, loss)
@@ -44,7 +44,7 @@ def trace(module: nn.Module, inputs: Inputs, loss: Loss) -> Program:
         program = _write(module, packing, given, loss)
     if evaluated.dropouts or _steps(program) != _steps(evaluated):
         raise Unsupported(
-            f"{_layer('', type(module))} does something else in training than in evaluation; in the native engine only "
+            f"{_layer('', type(module))} does something else in training than in evaluation; in FastFed's engine only "
             "dropout may differ, written nn.Dropout(p) or F.dropout(x, p, training=self.training)"
         )
     return program
@@ -58,7 +58,7 @@ def _pack(module: nn.Module) -> Packing:
     for name, parameter in module.named_parameters():
         if parameter.dtype is not packing.dtype:
             raise Unsupported(
-                f"parameter {name!r} is {parameter.dtype}; the native engine computes in one precision: "
+                f"parameter {name!r} is {parameter.dtype}; FastFed's engine computes in one precision: "
                 "make the whole module float32"
             )
     return packing
@@ -73,7 +73,7 @@ def _first_value(inputs: Inputs) -> Value:
         return Value("tokens", shape)
     if tensor.dtype is torch.int64 or len(shape) not in KINDS:
         raise Unsupported(
-            f"inputs: {tensor.dtype} of shape {shape} per example; the native engine takes float vectors, sequences "
+            f"inputs: {tensor.dtype} of shape {shape} per example; FastFed's engine takes float vectors, sequences "
             "(length, features) and images (channels, height, width), and int64 tokens (length)"
         )
     return Value(KINDS[len(shape)], shape)
@@ -95,11 +95,11 @@ def _write(module: nn.Module, packing: Packing, given: Value, loss: LossName) ->
     output = _Walk(module, _record(module), draft).run(Activation(0, given.shape), enable_io_processing=False)
     draft.place = Place("output", _layer("", type(module)))
     if not isinstance(output, Activation):
-        draft.refuse(f"returns a {type(output).__name__}; the native engine takes one tensor, which the loss sees")
+        draft.refuse(f"returns a {type(output).__name__}; FastFed's engine takes one tensor, which the loss sees")
     draft.place = Place("output", f"loss {loss!r}")
     seen = draft.flat(output) if loss == "mse" else draft.number(output, *SEEN[loss])
     if seen == 0:
-        draft.refuse("is given the input itself; the native engine wants something computed from it")
+        draft.refuse("is given the input itself; FastFed's engine wants something computed from it")
     return _compact(Program(tuple(draft.values), tuple(draft.instructions), packing, loss, seen, draft.layouts))
 
 
@@ -112,8 +112,8 @@ def _compact(program: Program) -> Program:
             kept.append(step)
         elif step.op == "dropout":
             raise Unsupported(
-                f"dropout {step.name!r} makes something that nobody uses; leave it out: dropouts are counted, and the "
-                "native engine leaves out what nobody uses"
+                f"dropout {step.name!r} makes something that nobody uses; leave it out: dropouts are counted, and "
+                "FastFed's engine leaves out what nobody uses"
             )
     kept.reverse()
     numbers = {old: new for new, old in enumerate([0, *(step.output for step in kept)])}
@@ -173,7 +173,7 @@ class _Tracer(fx.Tracer):
             buffers = [name for name, buffer in self.root.named_buffers() if buffer is a]
             what = f"buffer {buffers[0]!r}" if buffers else "a tensor that is neither its input nor a parameter itself"
             raise Unsupported(
-                f"{self._here()} computes with {what}; the native engine knows the input and trainable parameters"
+                f"{self._here()} computes with {what}; FastFed's engine knows the input and trainable parameters"
             )
         return super().create_arg(a)
 
@@ -208,7 +208,7 @@ def _defaults(module: nn.Module, label: str) -> dict[str, Any]:
     _, *others = inspect.signature(module.forward).parameters.values()
     for other in others:
         if other.default is inspect.Parameter.empty:
-            raise Unsupported(f"{label} wants {other.name!r} beside its input; the native engine gives one input")
+            raise Unsupported(f"{label} wants {other.name!r} beside its input; FastFed's engine gives one input")
     return {other.name: other.default for other in others}
 
 
@@ -221,7 +221,7 @@ def _explained(label: str) -> Iterator[None]:
     except Exception as error:  # whatever a forward pass may raise when it meets fx's stand-ins for tensors
         reason = str(error).strip().splitlines() or [type(error).__name__]
         raise Unsupported(
-            f"{label} cannot be recorded by torch.fx ({reason[0].rstrip('.')}); the native engine takes forward passes "
+            f"{label} cannot be recorded by torch.fx ({reason[0].rstrip('.')}); FastFed's engine takes forward passes "
             "that do the same for every input"
         ) from error
 
@@ -250,11 +250,11 @@ class _Walk(fx.Interpreter):
         name = packing.aliases.get(name, name)
         if name in packing.frozen:
             self.draft.refuse(
-                f"uses parameter {name!r}, which is frozen (requires_grad=False); the native engine trains all that it "
+                f"uses parameter {name!r}, which is frozen (requires_grad=False); FastFed's engine trains all that it "
                 "uses: compute frozen features once, or set requires_grad"
             )
         if name not in self.slots:
-            self.draft.refuse(f"uses {name!r}, which is not a trainable parameter; the native engine knows no other")
+            self.draft.refuse(f"uses {name!r}, which is not a trainable parameter; FastFed's engine knows no other")
         return Weight(name, self.slots[name].shape)
 
     def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -277,16 +277,16 @@ class _Walk(fx.Interpreter):
         builder = BUILDERS.get(target)
         if builder is None:
             hint = f"; {HINTS[target]}" if target in HINTS else ""
-            self.draft.refuse(f"is nothing that the native engine knows{hint}; {abilities()}")
+            self.draft.refuse(f"is nothing that FastFed's engine knows{hint}; {abilities()}")
         given = (*args, *kwargs.values())
         if target is not operator.getitem and any(isinstance(arg, FinalState) for arg in given):
-            self.draft.refuse("uses the final state of an LSTM; the native engine gives its outputs: take x[:, -1]")
+            self.draft.refuse("uses the final state of an LSTM; FastFed's engine gives its outputs: take x[:, -1]")
         if isinstance(given[0], Weight) and target not in shapes.MEASURES:
-            self.draft.refuse(f"computes with {plainly(given[0])} itself; the native engine has it as a layer's weight")
+            self.draft.refuse(f"computes with {plainly(given[0])} itself; FastFed's engine has it as a layer's weight")
         try:
             inspect.signature(builder).bind(self.draft, *args, **kwargs)
         except TypeError as error:
-            self.draft.refuse(f"is called in a way that the native engine does not know: {error}")
+            self.draft.refuse(f"is called in a way that FastFed's engine does not know: {error}")
         return builder(self.draft, *args, **kwargs)
 
 

@@ -13,9 +13,8 @@ from ..kernels.table import nearest
 from ..losses import Loss, find_padded_loss
 from ..program import Unsupported
 from .batched import Batched
-from .device import Device
+from .device import Device, SeveralDevices
 from .eager import Eager
-from .several import SeveralDevices
 from .split import Split
 from .work import Outcome, RoundWork
 

@@ -17,15 +17,13 @@ CACHE_VARIABLE = "FASTFED_CACHE"
 
 @lru_cache(maxsize=1)
 def csrc() -> Path:
-    """The folder of C++ sources: inside the installed package, or beside it in a checkout."""
+    """The folder of C++ sources inside the package (in a checkout a link leads there)."""
     import fastfed
 
-    package = Path(fastfed.__file__).parent
-    places = (package / "csrc", package.parent / "csrc")
-    for place in places:
-        if (place / "cuda" / "grid.h").is_file():
-            return place
-    raise FileNotFoundError(f"FastFed's CUDA sources (cuda/grid.h) are neither in {places[0]} nor in {places[1]}")
+    place = Path(fastfed.__file__).parent / "csrc"
+    if not (place / "cuda" / "grid.h").is_file():
+        raise FileNotFoundError(f"FastFed's CUDA sources (cuda/grid.h) are not in {place}")
+    return place
 
 
 def kernel_files() -> list[Path]:

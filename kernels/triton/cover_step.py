@@ -284,13 +284,18 @@ def _cover_pass(
 
 
 @triton.jit
-def _settle(mu, maxima, coef, numbers, size, ACCUMULATES: tl.constexpr, BLOCK: tl.constexpr):
-    """Where clients refresh, mu becomes the maxima, or in SM3-I accumulates them."""
+def _settle(
+    mu, maxima, coef, numbers, size, ACCUMULATES: tl.constexpr, RESETS: tl.constexpr, BLOCK: tl.constexpr
+):  # fmt: skip
+    """Where clients refresh, mu becomes the maxima, or in SM3-I accumulates them; with RESETS the maxima begin again
+    at zero."""
     client, at, mask = place(size, BLOCK)
     if coefficient(coef, client, ACTIVE) * coefficient(coef, client, REFRESH) == 0:
         return
     at += client * size
     value = tl.load(maxima + at, mask=mask).to(tl.float32, bitcast=True)
+    if RESETS:
+        tl.store(maxima + at, 0, mask=mask)
     if ACCUMULATES:
         value = rules.second_moment(load(mu, at, mask), value, numbers.beta2, numbers.gain2)
     store(mu, at, value, mask)
@@ -336,12 +341,13 @@ class Cover:
             registers=_TILE_REGISTERS,
         )
 
-    def settle(self, call: ClientCall, coef: Tensor) -> None:
-        """Mu from the maxima, where clients refresh."""
+    def settle(self, call: ClientCall, coef: Tensor, resets: bool = False) -> None:
+        """Mu from the maxima, where clients refresh; with `resets` the maxima are then zero again."""
         size = self.tables.mu_size
         args = (call.state["mu"], self.maxima, coef, numbers_of(call), size)
         programs = call.clients * blocks_of(size)
-        launch(_settle, programs, call.x, *args, ACCUMULATES=_accumulates(call), BLOCK=block_for(size))
+        constants = {"ACCUMULATES": _accumulates(call), "RESETS": resets, "BLOCK": block_for(size)}
+        launch(_settle, programs, call.x, *args, **constants)
 
 
 def _accumulates(call: ClientCall) -> bool:

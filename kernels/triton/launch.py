@@ -99,6 +99,14 @@ def launches(run: bool = True) -> Iterator[Counter[str]]:
         yield counter.seen
 
 
+@contextmanager
+def taped() -> Iterator[list[Launch]]:
+    """Launches made inside run, and are written down to be made `again`."""
+    recorder = _Recorder(runs=True)
+    with _witnessed(recorder):
+        yield recorder.items
+
+
 def stubbed() -> bool:
     """Whether launches are only counted or written down, so that tensors may be anywhere."""
     return any(not witness.runs for witness in _witnesses)
@@ -116,13 +124,16 @@ def launch(
 ) -> None:
     """Runs `programs` instances of `kernel` on the device of the tensor `on`; `constants` are compiled in."""
     item = Launch(kernel, programs, args, constants, warps, registers, stages)
-    if _witnesses:
-        for witness in _witnesses:
-            witness.see(item)
-        if not all(witness.runs for witness in _witnesses):
-            return
     if on.is_cuda and on.get_device() != torch.cuda.current_device():
         with torch.cuda.device(on.device):  # Triton launches on the current device, whatever the tensors' own
-            item.run()
+            again(item)
     else:
+        again(item)
+
+
+def again(item: Launch) -> None:
+    """Makes a launch, on the current device."""
+    for witness in _witnesses:
+        witness.see(item)
+    if all(witness.runs for witness in _witnesses):
         item.run()

@@ -232,7 +232,7 @@ def test_arguments_reach_cupy_by_value() -> None:
 # ---- sources and cache ----------------------------------------------------------------------------------------------
 
 
-def test_sources_of_an_installed_package_come_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sources_are_inside_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     package = tmp_path / "fastfed"
     (package / "csrc" / "cuda").mkdir(parents=True)
     (package / "csrc" / "cuda" / "grid.h").touch()

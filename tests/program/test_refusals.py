@@ -115,7 +115,7 @@ def sequential(*layers: nn.Module) -> Callable[[], nn.Module]:
     return lambda: nn.Sequential(*layers)
 
 
-ENGINE = "the native engine"
+ENGINE = "FastFed's engine"
 REFUSALS = {
     # layers
     "batch norm": Refusal(

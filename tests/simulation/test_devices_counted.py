@@ -21,8 +21,11 @@ import fastfed as ff
 from fastfed import methods
 from fastfed.bench.stubbed import stubbed_card
 from fastfed.kernels.triton.launch import Launch, recorded
-from fastfed.train import device_chunk, lanes
-from fastfed.train.device_chunk import Chunk, ClientChunk, FusedChunk, KeptChunk
+from fastfed.train.device import chunk, lanes
+from fastfed.train.device.chunk import Chunk
+from fastfed.train.device.client import ClientChunk
+from fastfed.train.device.fused import FusedChunk
+from fastfed.train.device.kept import KeptChunk
 from tests.pretend import NAME, Counts, MixedDevices, Traffic, counted
 
 __all__ = ["counted"]  # a fixture
@@ -111,9 +114,9 @@ def kind_of(model: str, rule: str) -> type[Chunk]:
     return ClientChunk if model == "softmax" and rule != "SM3" else FusedChunk
 
 
-# The plan of a round: rows of the examples, their owners' ids, counts and steps, the lengths of batches, where shuffled
-# orders begin and end and what they are made of, learning rates and coefficients, weights.
-UPLOADS = {ClientChunk: 13, FusedChunk: 12, KeptChunk: 11}
+# The plan of a round: rows of the examples, their owners' ids, counts and steps, the numbers of steps and round, the
+# lengths of batches, where shuffled orders begin and end and what they are made of, coefficients, weights.
+UPLOADS = {ClientChunk: 14, FusedChunk: 13, KeptChunk: 12}
 
 
 @pytest.mark.parametrize("rule", CLIENTS)
@@ -131,12 +134,12 @@ def test_a_round_uploads_its_plan_and_fetches_its_numbers(
 BLEND = ff.clients.Blend([ff.clients.Part(each) for each in FUSED.values()])
 PER_STEP = "the terms of a contrast are entered with a tensor that the host makes at every step"
 METHODS: dict[str, tuple[dict[str, Any], dict[str, Counts]]] = {
-    "FedProx": (methods.fedprox(0.1, 0.1), {"train": Counts(uploads=12, downloads=1)}),
-    "FedYogi": ({"server": ff.servers.FedYogi(lr=0.1)}, {"train": Counts(uploads=12, downloads=1)}),
-    "across epochs": ({"across_epochs": True}, {"train": Counts(uploads=13, downloads=1)}),
-    "clipped deltas": ({"delta_clip": 0.1, "divide_by_steps": True}, {"train": Counts(uploads=12, downloads=1)}),
-    "SCAFFOLD": (methods.scaffold(), {"train": Counts(uploads=16, downloads=1), "tune": Counts(uploads=6)}),
-    "MOON": (methods.moon(0.1), {"train": Counts(uploads=16, downloads=1), "tune": Counts(uploads=2)}),
+    "FedProx": (methods.fedprox(0.1, 0.1), {"train": Counts(uploads=13, downloads=1)}),
+    "FedYogi": ({"server": ff.servers.FedYogi(lr=0.1)}, {"train": Counts(uploads=13, downloads=1)}),
+    "across epochs": ({"across_epochs": True}, {"train": Counts(uploads=14, downloads=1)}),
+    "clipped deltas": ({"delta_clip": 0.1, "divide_by_steps": True}, {"train": Counts(uploads=13, downloads=1)}),
+    "SCAFFOLD": (methods.scaffold(), {"train": Counts(uploads=17, downloads=1), "tune": Counts(uploads=6)}),
+    "MOON": (methods.moon(0.1), {"train": Counts(uploads=17, downloads=1), "tune": Counts(uploads=2)}),
 }
 
 
@@ -173,7 +176,7 @@ def test_clients_of_like_size_share_a_table_of_orders(round_of: Callable[..., Cr
     assert found[0] == found[1] == {"train": Counts(uploads=UPLOADS[FusedChunk] + 3, downloads=1)}
 
 
-@pytest.mark.parametrize("module", [device_chunk, lanes])
+@pytest.mark.parametrize("module", [chunk, lanes])
 def test_a_tensor_that_stays_behind_is_noticed(
     module: Any, round_of: Callable[..., Crossed], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -192,4 +195,4 @@ def test_a_number_that_is_read_inside_a_round_is_noticed(
         step(chunk, number)
 
     monkeypatch.setattr(FusedChunk, "step", reading)
-    assert round_of(epochs=1).rooms == {"train": Counts(uploads=12, downloads=1, waits=2)}
+    assert round_of(epochs=1).rooms == {"train": Counts(uploads=13, downloads=1, waits=2)}

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 import fastfed as ff
 from fastfed.clients import SGD
 from fastfed.data import Examples
-from fastfed.train import Outcome, RoundWork, executors, self_test
+from fastfed.train import Outcome, RoundWork, executors
+from fastfed.train.device import self_test
 from fastfed.train.executors import Executor
 
 DEVICE = os.environ.get("FASTFED_DEVICE", "cpu")  # where 'device' is tested: "cuda" where there is a card

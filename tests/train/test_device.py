@@ -32,16 +32,18 @@ from triton.runtime.errors import InterpreterError
 
 from fastfed.kernels.triton import races
 from fastfed.kernels.triton.engine import products
-from fastfed.train.device import Device, FusedChunk, KeptChunk
+from fastfed.train.device import Device
+from fastfed.train.device.fused import FusedChunk
+from fastfed.train.device.kept import KeptChunk
 
 pytestmark = pytest.mark.device
 
 # Every kind of layer, data and rule at least once; the others are exhaustive.
 CHOSEN = {
-    "mlp-sgd corrected", "mlp-adam delayed by epochs", "mlp-sm3 delayed", "mlp-sm3-I", "mlp-delta-sgd same batch",
-    "mlp-sps", "dropout-sgd", "cnn-sgd", "tagger-sgd", "tags-sm3", "autoencoder-sgd", "softmax-sgd-models",
-    "softmax-sgd-positions", "softmax-sgd-clip-uniform", "mlp-sgd corrected-cosine after", "mlp-adam-contrast",
-    "tags-adagrad+sm3-divide-preconditioner", "features of words-sgd",
+    "mlp-sgd corrected", "mlp-adam delayed by epochs", "mlp-sm3 delayed", "mlp-sm3-I", "mlp-sm3-adam", "mlp-sps",
+    "mlp-delta-sgd same batch", "dropout-sgd", "cnn-sgd", "tagger-sgd", "tags-sm3", "autoencoder-sgd",
+    "softmax-sgd-models", "softmax-sgd-positions", "softmax-sgd-clip-uniform", "mlp-sgd corrected-cosine after",
+    "mlp-adam-contrast", "tags-adagrad+sm3-divide-preconditioner", "features of words-sgd",
 }  # fmt: skip
 assert {case.id for case in CASES} >= CHOSEN
 
@@ -139,7 +141,19 @@ interpreted = pytest.mark.skipif(not registry.interpreting(), reason="needs Trit
 
 
 @interpreted
-@table(CASES, {"mlp-sm3 delayed", "mlp-sps", "dropout-sgd", "cnn-sgd", "tagger-sgd", "tags-sm3", "softmax-sgd-models"})
+@table(
+    CASES,
+    {
+        "mlp-sm3 delayed",
+        "mlp-sps",
+        "mlp-sm3-adam",
+        "dropout-sgd",
+        "cnn-sgd",
+        "tagger-sgd",
+        "tags-sm3",
+        "softmax-sgd-models",
+    },
+)
 def test_no_races(case: Case) -> None:
     if case.id in CHOSEN and case.task not in ("mlp", "softmax"):
         steps = torch.tensor([2, 1, 2, 1, 0, 0, 0])

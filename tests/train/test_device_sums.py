@@ -33,9 +33,9 @@ from fastfed.kernels.triton import races
 from fastfed.kernels.triton.counted import counted
 from fastfed.kernels.triton.engine import deltas
 from fastfed.kernels.triton.launch import launches
-from fastfed.train.device import Device, terms_of
-from fastfed.train.lanes import LANES, LaneSum, outcome
-from fastfed.train.several import SeveralDevices
+from fastfed.train.device.engine import Device, terms_of
+from fastfed.train.device.lanes import LANES, LaneSum, outcome
+from fastfed.train.device.several import SeveralDevices
 
 pytestmark = [
     pytest.mark.device,
@@ -275,10 +275,14 @@ def test_every_device_trains_its_share_in_buffers_of_its_own() -> None:
     given, work = many_clients()
     several = SeveralDevices(*given, devices=["cpu"] * 3)
     several.run(work)
-    layers = [engine._layers for engine in several.engines]
-    assert all(one is not None for one in layers)
-    assert len({id(one) for one in layers}) == 3
-    assert [one.clients for one in layers if one is not None] == [6, 6, 8]  # of 20 in lanes of 3: 2, 2 and 3 of these
+    arenas = [engine.arena for engine in several.engines]
+    d = several.engines[0].packing.size
+    assert len({id(arena) for arena in arenas}) == 3
+    assert [arena._held["x"].numel() // (4 * d) for arena in arenas] == [
+        6,
+        6,
+        8,
+    ]  # 20 in lanes of 3: 2, 2 and 3 of them
 
 
 @pytest.mark.parametrize(("task", "measured"), [("mlp", 1), ("softmax", 0)])

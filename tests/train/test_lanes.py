@@ -12,8 +12,8 @@ from torch import Tensor
 
 from fastfed.clients import SGD, Momentum
 from fastfed.train import DeltaPolicy
-from fastfed.train.device import groups, portions, terms_of
-from fastfed.train.lanes import LANES, Lanes, Terms
+from fastfed.train.device.engine import groups, portions, terms_of
+from fastfed.train.device.lanes import LANES, Lanes, Terms
 from fastfed.train.policy import DeltaSum, policy_weights
 
 from .support import normal, round_of

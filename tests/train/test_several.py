@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from fastfed.train.several import _in_turn, _side_by_side, _training
+from fastfed.train.device.several import _in_turn, _side_by_side, _training
 
 PATIENCE = 60.0  # seconds until a test that would wait for ever fails
 

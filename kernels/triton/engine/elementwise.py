@@ -103,9 +103,9 @@ def _uniform(at, client_id, step, round, key0, key1):
     return philox.uniform_of(word)
 
 
-@triton.jit(do_not_specialize=["p", "scale", "key0", "key1", "round"])
+@triton.jit(do_not_specialize=["p", "scale", "key0", "key1"])
 def _dropout(
-    value, made, target, lengths, ids, step, p, scale, key0: tl.int64, key1: tl.int64, round: tl.int64,
+    value, made, target, lengths, ids, clock, p, scale, key0: tl.int64, key1: tl.int64,
     ROWS: tl.constexpr, WIDTH: tl.constexpr, IN: tl.constexpr, OUT: tl.constexpr, CAPACITY: tl.constexpr,
     IMAGE: tl.constexpr, GATE: tl.constexpr, ADD: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
@@ -117,7 +117,7 @@ def _dropout(
     at = row * WIDTH + col
     if IMAGE:
         at = _torch_order(row, col, ROWS, WIDTH)
-    u = _uniform(at, tl.load(ids + client), tl.load(step), round, key0, key1)
+    u = _uniform(at, tl.load(ids + client), tl.load(clock), tl.load(clock + 1), key0, key1)
     x = tl.load(value + (client * CAPACITY + row) * IN + col, mask=mask, other=0.0)
     kept = x * tl.where(u >= p, scale, 0.0)
     _store_gradient(target, made, (client * CAPACITY + row) * OUT + col, kept, mask, GATE, ADD)
@@ -192,14 +192,13 @@ def add(kind: int, s: Shape, batch: int, a: Tensor, b: Tensor, out: Tensor, leng
 
 
 class Masks(NamedTuple):
-    """A dropout's random numbers: of clients `ids` (clients,) int64 at local step `step` (1,) int64, both on the
-    device."""
+    """A dropout's random numbers: of clients `ids` (clients,) int64 at a `clock` (2,) int64, which is local step and
+    round, both on the device."""
 
     ids: Tensor
-    step: Tensor
+    clock: Tensor
     key0: int
     key1: int
-    round: int
     p: float
 
 
@@ -209,7 +208,7 @@ def dropout(
 ) -> None:  # fmt: skip
     """Numbers of `value` that are kept, scaled; `value` and `target` are activations, or on the way back gradients."""
     scale = 1 / (1 - masks.p) if masks.p < 1 else 0.0
-    stream = (masks.ids, masks.step, masks.p, scale, masks.key0, masks.key1, masks.round)
+    stream = (masks.ids, masks.clock, masks.p, scale, masks.key0, masks.key1)
     constants = {"IN": s.stride, "OUT": s.stride, "IMAGE": image, "GATE": gate, "ADD": add}
     args = (value, target if made is None else made, target, lengths, *stream)
     _over(_dropout, lengths, batch, s.rows, s.width, *args, **constants)

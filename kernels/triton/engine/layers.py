@@ -7,7 +7,7 @@ launches follows from the network alone, whatever the number of clients.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -34,16 +34,21 @@ from .rule import Rule, Sink
 
 @dataclass(frozen=True)
 class Draws:
-    """The random numbers of a step's dropouts: of clients `ids` (clients,) int64 at local `step` (1,) int64 (counted
-    from 0), both on the device; a key per dropout. None of it (`keys` empty): nothing is dropped."""
+    """The random numbers of a step's dropouts: of clients `ids` (clients,) int64 at a `clock` (2,) int64, local step
+    (counted from 0) and round, both on the device; a key per dropout. None of it (`keys` empty): nothing is dropped."""
 
     ids: Tensor
-    step: Tensor
-    round: int
+    clock: Tensor
     keys: tuple[tuple[int, int], ...]
 
     def masks(self, layer: Dropout) -> elementwise.Masks:
-        return elementwise.Masks(self.ids, self.step, *self.keys[layer.number], self.round, layer.p)
+        return elementwise.Masks(self.ids, self.clock, *self.keys[layer.number], layer.p)
+
+
+class Room(Protocol):
+    """Where buffers come from: a tensor by name, with nothing in it yet; asked again, at the same place."""
+
+    def __call__(self, name: str, shape: tuple[int, ...], dtype: torch.dtype = ...) -> Tensor: ...
 
 
 @dataclass
@@ -53,7 +58,7 @@ class Layers:
     network: Network
     clients: int
     batch: int
-    device: torch.device
+    room: Room
     values: dict[int, Tensor] = field(default_factory=dict)
     grads: dict[int, Tensor] = field(default_factory=dict)
     kept: dict[int, dict[str, Tensor]] = field(default_factory=dict)
@@ -62,40 +67,46 @@ class Layers:
         used = {0, *(step.output for step in self.network.steps)}
         for number in used:
             dtype = torch.int32 if number == 0 and self.network.tokens else torch.float32
-            self.values[number] = self._empty(self.network.buffers[number].numbers * self.batch, dtype)
+            numbers = self.network.buffers[number].numbers * self.batch
+            self.values[number] = self._empty(f"value {number}", numbers, dtype)
         for step in self.network.steps:
-            self.grads[step.output] = torch.empty_like(self.values[step.output])
-        for number, step in enumerate(self.network.steps):
-            self.kept[number] = self._memory_of(step)
+            numbers = self.network.buffers[step.output].numbers * self.batch
+            self.grads[step.output] = self._empty(f"gradient {step.output}", numbers)
         rows = self.network.shape.rows * self.batch
-        self.row_losses = self._empty(rows)
-        self.losses = torch.zeros(self.clients, dtype=torch.float64, device=self.device)
+        self.row_losses = self._empty("losses of rows", rows)
+        self.losses = self.room("losses of batches", (self.clients,), torch.float64).zero_()
+        for number, step in enumerate(self.network.steps):
+            self.kept[number] = self._memory_of(number, step)
 
-    def _empty(self, numbers: int, dtype: torch.dtype = torch.float32) -> Tensor:
-        return torch.empty((self.clients, numbers), dtype=dtype, device=self.device)
+    def _empty(self, name: str, numbers: int, dtype: torch.dtype = torch.float32) -> Tensor:
+        return self.room(name, (self.clients, numbers), dtype)
 
-    def _memory_of(self, step: Step) -> dict[str, Tensor]:
+    def _memory_of(self, number: int, step: Step) -> dict[str, Tensor]:
         """What a layer keeps of its forward pass for the way back."""
         layer = step.layer
+
+        def empty(name: str, numbers: int, dtype: torch.dtype = torch.float32) -> Tensor:
+            return self._empty(f"{name} {number}", numbers, dtype)
+
         if isinstance(layer, Windows):
             outputs = len(layer.y.begin) * len(layer.x.begin)
-            kept = {"table": pooling.tables(layer, self.device)}
+            kept = {"table": pooling.tables(layer, self.losses.device)}
             if layer.largest:
-                kept["choice"] = self._empty(self.batch * outputs * layer.channels, pooling.choice_dtype(layer))
+                kept["choice"] = empty("choice", self.batch * outputs * layer.channels, pooling.choice_dtype(layer))
             return kept
         if isinstance(layer, Convolution) and layer.pool:
             numbers = self.batch * layer.stored[0] * layer.stored[1] * layer.outputs
-            return {"choice": self._empty(numbers, torch.uint8)}
+            return {"choice": empty("choice", numbers, torch.uint8)}
         if isinstance(layer, Norm):
-            return {"stats": self._empty(2 * layer.units(self.batch))}
+            return {"stats": empty("stats", 2 * layer.units(self.batch))}
         if isinstance(layer, Recurrence):
             steps = self.batch * layer.length
             return {
-                "gates": self._empty(steps * layer.gate_stride),
-                "d_gates": self._empty(steps * layer.gate_stride),
-                "cells": self._empty(steps * layer.hidden),
-                "previous": self._empty(steps * layer.out_stride),
-                "carry": self._empty(self.batch * layer.hidden),
+                "gates": empty("gates", steps * layer.gate_stride),
+                "d_gates": empty("d_gates", steps * layer.gate_stride),
+                "cells": empty("cells", steps * layer.hidden),
+                "previous": empty("previous", steps * layer.out_stride),
+                "carry": empty("carry", self.batch * layer.hidden),
             }
         return {}
 

@@ -111,7 +111,7 @@ def _elementwise(
 
 @triton.jit
 def _mean(
-    losses, counts, lengths, out, tally, step, ROWS: tl.constexpr, CAPACITY: tl.constexpr, PER_ROW: tl.constexpr,
+    losses, counts, lengths, out, tally, clock, ROWS: tl.constexpr, CAPACITY: tl.constexpr, PER_ROW: tl.constexpr,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
     """A client's mean loss, summed in float64 in an order that depends on the batch alone; and its tally."""
@@ -129,17 +129,18 @@ def _mean(
     if tally is not None:
         so_far = tl.load(tally + client * 3 + 2)
         tl.debug_barrier()  # every thread has read it before one of them writes
-        if tl.load(step) == 0:
+        if tl.load(clock) == 0:
             tl.store(tally + client * 3, mean)
         tl.store(tally + client * 3 + 1, mean)
         tl.store(tally + client * 3 + 2, so_far + mean)
 
 
 class Tally(NamedTuple):
-    """The losses of clients so far: `losses` (clients, 3) float64, first, last and sum, at local `step` (1,) int64."""
+    """The losses of clients so far: `losses` (clients, 3) float64, first, last and sum, at the local step that
+    the first number of `clock` (int64) is."""
 
     losses: Tensor
-    step: Tensor
+    clock: Tensor
 
 
 def _tiles(batch: int, rows: int) -> int:

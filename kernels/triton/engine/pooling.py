@@ -9,6 +9,7 @@ number's place in its window is kept as a byte.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import torch
@@ -111,6 +112,7 @@ def _backward(
     tl.store(d_value + at, d, mask=mask)
 
 
+@cache
 def tables(w: Windows, device: torch.device) -> Tensor:
     """The layer's windows as kernels read them, int32."""
     return torch.tensor(w.numbers(), dtype=torch.int32).to(device)

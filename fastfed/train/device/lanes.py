@@ -14,9 +14,9 @@ from itertools import combinations, pairwise
 import torch
 from torch import Tensor
 
-from ..data.resident import upload
-from .policy import fetch, policy_weights
-from .work import Outcome, RoundWork, empty_scalars
+from ...data.resident import upload
+from ..policy import fetch, policy_weights
+from ..work import Outcome, RoundWork, empty_scalars
 
 LANES = 8  # never another number: it is part of the result
 MEASURED = ("first_loss", "last_loss", "mean_loss", "step_size", "min_cosine", "delta_norm")  # on the device
@@ -125,7 +125,7 @@ class LaneSum:
         """Adds clients that have trained, from this place in the order on: their models x (n, d), which started from
         `start` (d,) or (n, d), and their scalars (n,) float64 by name; the squares (n,) float64 of their moves' norms,
         if they are known."""
-        from ..kernels.triton.engine import deltas
+        from ...kernels.triton.engine import deltas
 
         here = slice(place - self.places.start, place - self.places.start + len(x))
         for name, values in scalars.items():
@@ -141,7 +141,7 @@ class LaneSum:
 def outcome(parts: Sequence[LaneSum]) -> Outcome:
     """The result of the round whose lanes these are, in their order; it is on the device of the first, which all the
     numbers leave at once."""
-    from ..kernels.triton.engine import deltas
+    from ...kernels.triton.engine import deltas
 
     home, *others = parts
     terms = home.terms

@@ -7,12 +7,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..data import Examples, Pixels, Sparse
-from ..data.resident import Bytes, Copied, Csr, InPlace, Numbers, upload
-from ..data.store import Inputs
-from ..kernels.layers import Embedding, Network, Shape
-from ..losses import IGNORED
-from ..program import Unsupported
+from ...data import Examples, Pixels, Sparse
+from ...data.resident import Bytes, Copied, Csr, InPlace, Numbers, upload
+from ...data.store import Inputs
+from ...kernels.layers import Embedding, Network, Shape
+from ...losses import IGNORED
+from ...program import Unsupported
 
 
 class _Rows(NamedTuple):
@@ -38,7 +38,7 @@ class Gathering:
 
     def targets_of(self, rows: Tensor, lengths: Tensor, batch: int, into: Tensor, counts: Tensor | None) -> None:
         """The targets of rows (clients, batch); of labels, also how many count, `counts` (clients,)."""
-        from ..kernels.triton.engine.batches import count_labels
+        from ...kernels.triton.engine.batches import count_labels
 
         shape = self.network.shape
         numbers = shape.rows if counts is not None else shape.rows * shape.width
@@ -51,7 +51,7 @@ class Gathering:
         store: _Rows, rows: Tensor, lengths: Tensor, batch: int, into: Tensor, shape: Shape, table: Tensor | None,
         image: bool,
     ) -> None:  # fmt: skip
-        from ..kernels.triton.engine.batches import gather, gather_sparse
+        from ...kernels.triton.engine.batches import gather, gather_sparse
 
         if store.starts is not None and store.columns is not None:
             gather_sparse(store.starts, store.columns, store.numbers, rows, into, lengths, shape.stride, batch)

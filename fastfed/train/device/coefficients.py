@@ -11,15 +11,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..clients import Client
-from ..kernels import CLIENT_RULES, covers
-from ..kernels.layers import Convolution, Network, Place
-from ..kernels.phases import ACTIVE, COEFFICIENTS, REFRESH, ROOT_SCALE, STEP
-from ..kernels.phases import rules as torch_rules
-from ..kernels.table import ClientNumbers, client_numbers
-from ..packing import Packing
-from .batches import steps_taken
-from .work import RoundWork
+from ...clients import Client
+from ...kernels import CLIENT_RULES, covers
+from ...kernels.layers import Convolution, Network, Place
+from ...kernels.phases import ACTIVE, COEFFICIENTS, REFRESH, ROOT_SCALE, STEP
+from ...kernels.phases import rules as torch_rules
+from ...kernels.table import ClientNumbers, client_numbers
+from ...packing import Packing
+from ..batches import steps_taken
+from ..work import RoundWork
 
 
 def why_not_fused(optimizer: Client, work: RoundWork, network: Network, packing: Packing) -> str | None:

@@ -13,13 +13,13 @@ from concurrent.futures import ThreadPoolExecutor
 import torch
 from torch import nn
 
-from ..data import Examples
-from ..kernels.registry import interpreting
-from ..losses import Loss
-from .device import Device, terms_of
+from ...data import Examples
+from ...kernels.registry import interpreting
+from ...losses import Loss
+from ..split import Split
+from ..work import Outcome, RoundWork
+from .engine import Device, terms_of
 from .lanes import LaneSum, outcome
-from .split import Split
-from .work import Outcome, RoundWork
 
 
 class SeveralDevices:

@@ -1,6 +1,6 @@
 """The executor `device`: the local training of many clients as Triton kernels over (clients, d).
 
-The program is the native engine's, lowered (``program/lower.py``). Clients train in chunks (``device_chunk.py``); the
+The program is the native engine's, lowered (``program/lower.py``). Clients train in chunks (``chunk.py``); the
 bits of the result do not depend on how many those are.
 """
 
@@ -8,31 +8,31 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
-from .. import program
-from ..clients import Client
-from ..data import Examples, Sparse
-from ..data.resident import Resident, free_memory, passing, resident
-from ..kernels import CLIENT_RULES, registry
-from ..kernels.registry import BACKENDS, interpreting
-from ..losses import Loss
-from ..packing import Packing
-from ..program.lower import lower, with_pixel_columns
-from .batches import steps_taken
-from .device_chunk import Chunk, ClientChunk, FusedChunk, KeptChunk
-from .device_inputs import check_examples, meaning_of_bytes
-from .fused import why_not_fused
+from ... import program
+from ...clients import Client
+from ...data import Examples, Sparse
+from ...data.resident import Resident, free_memory, passing, resident
+from ...kernels import CLIENT_RULES, registry
+from ...kernels.registry import BACKENDS, interpreting
+from ...losses import Loss
+from ...packing import Packing
+from ...program.lower import lower, with_pixel_columns
+from ..batches import steps_taken
+from ..model import fitting_examples
+from ..split import Split, head_of
+from ..work import Outcome, RoundWork
+from .arena import Arena
+from .chunk import Chunk
+from .client import ClientChunk
+from .coefficients import why_not_fused
+from .fused import FusedChunk
+from .inputs import check_examples, meaning_of_bytes
+from .kept import KeptChunk
 from .lanes import LANES, LaneSum, Terms, outcome
-from .model import fitting_examples
-from .split import Split, head_of
-from .work import Outcome, RoundWork
-
-if TYPE_CHECKING:
-    from ..kernels.triton.engine.layers import Layers
 
 _KERNELS = registry.__package__
 MEMORY = 1 << 30  # bytes that a chunk of clients may take, by estimate, in the interpreter ...
@@ -78,7 +78,7 @@ class Device:
         self.meaning = meaning_of_bytes(examples.inputs, self.device)
         self.memory = self._default_memory() if memory is None else memory
         self._limit = memory if memory is not None else free_memory(self.device)  # of one client; None: unknown
-        self._layers: Layers | None = None
+        self.arena = Arena(self.device)
         if self.device.type != "cpu":
             self.why = f"{Device.why}; {self.resident.why}"
 
@@ -155,15 +155,6 @@ class Device:
     def _default_memory(self) -> int:
         free = free_memory(self.device)
         return MEMORY if free is None else max(1, int(MEMORY_SHARE * free))
-
-    def layers_for(self, clients: int, batch: int) -> Layers:
-        """Buffers for a chunk: the last ones, if they fit."""
-        from ..kernels.triton.engine.layers import Layers
-
-        kept = self._layers
-        if kept is None or (kept.clients, kept.batch) != (clients, batch):
-            self._layers = kept = Layers(self.network, clients, batch, self.device)
-        return kept
 
     def _check_head(self, asked: str | None) -> None:
         if asked not in self._heads:
