@@ -20,11 +20,11 @@ from .contrast import Contrast
 class DeltaPolicy:
     """How the deltas ``D_i = x_i - start`` become one sum.
 
-    `weights`: "examples" (n_i), "uniform", or a (clients,) tensor; a work has them as numbers, (clients,) float64 on the
-    CPU. `normalised`: they are made to sum to 1 over the clients that count (default: if named; given ones are taken as
-    they are). `divide_by_steps` makes D_i an average move per local step; then `clip` scales it down to that
-    norm. `scale` (clients,) then multiplies deltas, without a change in what they count. A client with a non-finite
-    delta, without examples, or without steps has weight 0.
+    `weights`: "examples" (n_i), "uniform", or a (clients,) tensor; a work has numbers, (clients,) float64 on the CPU.
+    `normalised`: they are made to sum to 1 over the clients that count (default: if named; given ones are taken as they
+    are). `divide_by_steps` makes D_i an average move per local step; then `clip` scales it down to that norm. `scale`
+    (clients,) then multiplies deltas, without a change in what they count. A client with a non-finite delta, without
+    examples, or without steps has weight 0.
     """
 
     weights: Literal["examples", "uniform"] | Tensor = "examples"
