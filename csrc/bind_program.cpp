@@ -174,7 +174,6 @@ Round round_of(const py::dict& given, const Program& program) {
   for (py::handle key : given["dropout"].cast<py::list>()) r.dropout.push_back(key_of(key.cast<py::tuple>()));
   r.round = given["round"].cast<Word>();
   r.weights = data<double>(given["weights"], "weights", r.clients);
-  r.normalise = given["normalise"].cast<bool>();
   r.clip = given["clip"].cast<double>();
   r.divide_by_steps = given["divide_by_steps"].cast<bool>();
   r.measure_cosine = given["measure_cosine"].cast<bool>();

@@ -1,6 +1,7 @@
 """FastFed: federated optimisation simulated fast."""
 
 from . import (
+    aggregate,
     clients,
     compression,
     data,
@@ -27,6 +28,7 @@ __all__ = [
     "Packing",
     "Simulation",
     "__version__",
+    "aggregate",
     "clients",
     "compression",
     "data",

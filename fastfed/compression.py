@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -34,6 +34,7 @@ class Encoded:
     bytes: int
 
 
+@runtime_checkable
 class Compression(Protocol):
     """Settings of a compression. With `feedback`, clients add to a delta what earlier messages of theirs left out."""
 

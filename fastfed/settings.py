@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from .aggregate import Reduction
 from .clients import Blend, Client, optimizers
-from .compression import Int8, Sign, TopK
+from .compression import Compression
 from .data import Federation
 from .exchange import PreviousModels
 from .plan import Participation, Poisson
@@ -25,6 +26,7 @@ def check_settings(settings: Mapping[str, Any], fed: Federation) -> None:
     _check_exchange(settings)
     _check_tuner(settings)
     _check_sent(settings)
+    _check_aggregation(settings)
 
 
 def check_privacy(settings: Mapping[str, Any], participation: Participation | None) -> None:
@@ -120,7 +122,21 @@ def _check_sent(settings: Mapping[str, Any]) -> None:
     compression = settings["compression"]
     if compression is None:
         return
-    if not isinstance(compression, (TopK, Sign, Int8)):
-        raise TypeError(f"compression: must be TopK, Sign or Int8 of fastfed.compression, got {compression!r}")
+    if not isinstance(compression, Compression):
+        wanted = "must have encode, message_bytes and feedback, as those of fastfed.compression"
+        raise TypeError(f"compression: {wanted}, got {compression!r}")
     if settings["exchange"] is not None and settings["exchange"].up > 0:
         raise ValueError("compression: is for deltas, and this exchange sends another vector up, uncompressed")
+
+
+def _check_aggregation(settings: Mapping[str, Any]) -> None:
+    reduction = settings["aggregation"]
+    if reduction is None:
+        return
+    if not isinstance(reduction, Reduction):
+        raise TypeError(f"aggregation: must have a method reduce, as those of fastfed.aggregate, got {reduction!r}")
+    name = type(reduction).__name__
+    if getattr(reduction, "alike", False) and settings["weights"] != "uniform":
+        raise ValueError(f'weights: in a {name} all clients count alike; give weights="uniform"')
+    if settings["privacy"] is not None and not getattr(reduction, "in_passing", False):
+        raise ValueError(f"aggregation: the accounting of privacy is that of a mean, and {name} is another reduction")

@@ -18,9 +18,12 @@ from torch import Tensor, nn
 from . import checkpoint as checkpoints
 from . import costs
 from ._version import __version__
-from .aggregate import Aggregate, Aggregator, Mean
+from .aggregate import Aggregate, Mean, Reduction
+from .aggregate.chain import Chain
+from .aggregate.noise import Noise
+from .aggregate.result import Aggregator
+from .aggregate.weights import Fixed, Relative
 from .clients import Blend, Client
-from .compressed_mean import CompressedMean
 from .compression import Compression, Compressor
 from .data import Federation
 from .devices import Devices, find_devices, written
@@ -30,7 +33,6 @@ from .losses import Loss
 from .packing import Packing
 from .plan import LocalWork, Orders, Planner, Poisson, RoundPlan, SyncPlanner, Tuning, participation
 from .privacy import Ledger, Privacy
-from .private_mean import PrivateMean
 from .progress import display
 from .recipe import recipe_of
 from .record import ROOMS, History, Row, finite, reaches, recorders, training_columns
@@ -52,7 +54,8 @@ class Simulation:
     without replacement), or ``ff.plan.Poisson(rate)``, ids by round, or a function of the round. Each trains for
     `epochs` (default 1; fractions too) or `steps` (one number, or one per client) on batches of `batch_size`;
     `across_epochs` lets batches cross the borders of epochs. Deltas are averaged by `weights` "examples", "uniform" or
-    one number per client, each divided by its steps with `divide_by_steps`, then clipped to norm `delta_clip`.
+    one number per client, each divided by its steps with `divide_by_steps`, then clipped to norm `delta_clip`;
+    `aggregation` (``ff.aggregate``) reduces them otherwise than to their mean.
     `client_schedule` and `server_schedule` give a learning rate's factor by round (``ff.schedules``, any callable).
     `exchange` is what travels besides the model (``ff.exchange``). `loss` is a name, or a callable on executor "eager".
 
@@ -86,6 +89,7 @@ class Simulation:
         weights: Literal["examples", "uniform"] | Sequence[float] | Tensor = "examples",
         divide_by_steps: bool = False,
         delta_clip: float | None = None,
+        aggregation: Reduction | None = None,
         client_schedule: Schedule | None = None,
         server_schedule: Schedule | None = None,
         exchange: Exchange | None = None,
@@ -159,21 +163,26 @@ class Simulation:
 
     def _make_aggregator(self) -> Aggregator:
         of = self.settings
-        mean = Mean(weights=of["weights"], clip=of["delta_clip"], divide_by_steps=of["divide_by_steps"])
-        mean.check(len(self.fed))
-        inner: Mean | PrivateMean = mean
+        weights: Fixed | Relative = Relative(of["weights"], len(self.fed))
+        noise, compressor = None, None
         self.ledger: Ledger | None = None
         if of["privacy"] is not None:
             rate = self._rate()
             expected = rate * len(self.fed)
-            inner = PrivateMean(
-                of["privacy"], expected, self.packing, of["seed"], of["divide_by_steps"], device=self.device
-            )
+            weights = Fixed(1 / expected)
+            noise = Noise(of["privacy"], expected, self.packing, of["seed"], device=self.device)
             self.ledger = Ledger(of["privacy"], rate)
-        if of["compression"] is None:
-            return inner
-        compressor = Compressor(of["compression"], self.packing, self.packing.dtype, device=self.device)
-        return CompressedMean(inner, compressor, of["seed"])
+        if of["compression"] is not None:
+            compressor = Compressor(of["compression"], self.packing, self.packing.dtype, device=self.device)
+        return Chain(
+            Mean() if of["aggregation"] is None else of["aggregation"],
+            weights,
+            of["seed"],
+            divide_by_steps=of["divide_by_steps"],
+            clip=of["delta_clip"],
+            compressor=compressor,
+            noise=noise,
+        )
 
     def _rate(self) -> float:
         """The probability of a client to be in a cohort, which privacy accounting rests on."""

@@ -16,6 +16,7 @@ from .ops import (
     server_state,
     server_step,
     shuffles,
+    trimmed_mean,
     uniform,
     weighted_sum,
 )
@@ -39,6 +40,7 @@ __all__ = [
     "server_state",
     "server_step",
     "shuffles",
+    "trimmed_mean",
     "uniform",
     "weighted_sum",
 ]

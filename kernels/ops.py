@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import numbers
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -503,6 +504,26 @@ def weighted_sum(deltas: Tensor, weights: Tensor, out: Tensor | None = None, *, 
         check.like("out", out, deltas.new_empty(0, dtype=dtype), deltas.shape[1:])
         check.disjoint([("out", out)], [("deltas", deltas), ("weights", weights)])
     registry.pick(backend, out).weighted_sum(deltas, weights, out)
+    return out
+
+
+def trimmed_mean(deltas: Tensor, trim: int, out: Tensor | None = None, *, backend: str | None = None) -> Tensor:
+    """For every coordinate of deltas (clients, d), the mean without the `trim` smallest and the `trim` largest of them:
+    (d,), into `out` if given; 2 trim < clients. With trim = (clients - 1) // 2 it is the median.
+
+    Float32 out of bfloat16, float16 and float32 deltas, float64 out of float64 ones. A coordinate in which a delta is
+    NaN is NaN.
+    """
+    check.deltas("deltas", deltas)
+    if not isinstance(trim, numbers.Integral) or isinstance(trim, bool) or not 0 <= 2 * trim < len(deltas):
+        raise ValueError(f"trim: must be a whole number >= 0 that leaves some of {len(deltas)} clients, got {trim!r}")
+    dtype = torch.float64 if deltas.dtype is torch.float64 else torch.float32
+    if out is None:
+        out = deltas.new_empty(deltas.shape[1], dtype=dtype)
+    else:
+        check.like("out", out, deltas.new_empty(0, dtype=dtype), deltas.shape[1:])
+        check.disjoint([("out", out)], [("deltas", deltas)])
+    registry.pick(backend, out).trimmed_mean(deltas, int(trim), out)
     return out
 
 

@@ -59,10 +59,6 @@ FF_CLONES double take_row(Size n, float weight, const float* __restrict from, fl
   return folded(lanes);
 }
 
-FF_CLONES void scaled(Size n, float scale, const float* __restrict sum, float* __restrict out) {
-  for (Size i = 0; i < n; ++i) out[i] = scale * sum[i];
-}
-
 FF_CLONES void added(Size n, const float* __restrict a, const float* __restrict b, float* __restrict out) {
   for (Size i = 0; i < n; ++i) out[i] = a[i] + b[i];
 }
@@ -217,13 +213,13 @@ void LaneTree::finish(Size lane, std::unique_ptr<DeltaSum> sum) {
   finished_[number] = std::move(sum);
 }
 
-void LaneTree::write(float scale, const std::vector<Table>& tables, float* out, int threads) const {
+void LaneTree::write(const std::vector<Table>& tables, float* out, int threads) const {
   const auto write_part = [&](Size begin, Size n, float* room, float* to) {
     std::vector<const float*> parts;
     for (const auto& [number, sum] : finished_) parts.push_back(sum->at(begin));
     const float* sum = fold(n, parts, room);
     if (sum)
-      scaled(n, scale, sum, to);
+      std::copy(sum, sum + n, to);
     else
       std::fill(to, to + n, 0.0f);
   };

@@ -61,8 +61,8 @@ class LaneTree {
 
   std::unique_ptr<DeltaSum> take();  // a cleared sum
   void finish(Size lane, std::unique_ptr<DeltaSum> sum);
-  // After every lane has finished: out (d,) = scale * sum, with `tables` in torch's order.
-  void write(float scale, const std::vector<Table>& tables, float* out, int threads) const;
+  // After every lane has finished: out (d,) = sum, with `tables` in torch's order.
+  void write(const std::vector<Table>& tables, float* out, int threads) const;
   std::vector<std::unique_ptr<DeltaSum>> spare();  // all sums, for a later round
 
  private:

@@ -239,14 +239,6 @@ std::vector<Size> longest_first(const Round& round) {
   return order;
 }
 
-double total_weight(const Round& round) {
-  if (!round.normalise) return 1.0;
-  double total = 0;
-  for (Size c = 0; c < round.clients; ++c)
-    if (steps_taken(round, c) > 0) total += round.weights[c];
-  return total > 0 ? total : 1.0;
-}
-
 bool is_plain_sgd(const Optimizer& o) {
   const ClientNumbers& n = o.numbers;
   return o.formula == kSgd && o.step_size == kGiven && n.clip == 0 && n.weight_decay == 0 && n.prox == 0;
@@ -334,7 +326,6 @@ void Program::with_workers(int threads, Size batch, const std::function<void(Wor
 void Program::train_in_engine_order(const Examples& examples, const Round& round, const Results& results) {
   const std::vector<Size> order = longest_first(round);
   const Size lanes = lanes_of(round);
-  const double total = total_weight(round);
   LaneTree tree(lanes, round.tracks ? kSparseRoots : 1, d_, table_, round.tracks, take_sums(round.tracks));
   std::atomic<Size> next{0};
   Failure failure;
@@ -348,7 +339,7 @@ void Program::train_in_engine_order(const Examples& examples, const Round& round
       auto sum = tree.take();
       for (Size i = lane; i < round.clients; i += lanes) {
         const Size position = order[std::size_t(i)];
-        worker.train(position, round.weights[position] / total, results, *sum);
+        worker.train(position, round.weights[position], results, *sum);
       }
       tree.finish(lane, std::move(sum));
     }
@@ -358,11 +349,7 @@ void Program::train_in_engine_order(const Examples& examples, const Round& round
                  failure.note(std::move(error), worker ? where(round, *worker) : "");
                });
   failure.raise();
-  double counted = 0;
-  for (Size c = 0; c < round.clients; ++c)
-    if (steps_taken(round, c) > 0 && !results.refused[c]) counted += round.weights[c];
-  const bool rescale = round.normalise && counted > 0 && counted != total;
-  tree.write(float(rescale ? total / counted : 1.0), tables_, results.delta, round.threads);
+  tree.write(tables_, results.delta, round.threads);
   give_back(tree.spare());
 }
 

@@ -71,8 +71,7 @@ struct Round {
   StreamKey shuffle;
   std::vector<StreamKey> dropout;
   Word round;
-  const double* weights;  // one each
-  bool normalise;         // weights are divided by the sum over the clients that count
+  const double* weights;  // what each client's delta is multiplied by
   double clip;            // 0: none
   bool divide_by_steps, measure_cosine, cosine_includes_step;
   int threads;

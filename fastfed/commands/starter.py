@@ -51,6 +51,10 @@ evaluate_every = 10
 # [compression]
 # kind = "top_k"
 # fraction = 0.01
+
+# [aggregation]           # instead of the mean; takes weights = "uniform" under [run]
+# kind = "trimmed_mean"
+# trim = 0.1
 """
 
 

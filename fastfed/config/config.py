@@ -26,8 +26,9 @@ from .stand_ins import check_data, with_data
 
 _KEYS = (
     "name", "method", "method_options", "data", "model", "client", "server", "run", "schedule", "timing", "tuner",
-    "privacy", "compression", "exchange",
+    "privacy", "compression", "aggregation", "exchange",
 )  # fmt: skip
+_FURTHER = ("timing", "tuner", "privacy", "compression", "aggregation", "exchange")  # tables of settings, each optional
 
 
 @dataclass(frozen=True)
@@ -94,7 +95,7 @@ class Config:
             return f"schedule.{str(error).replace('_schedule', '', 1)}"
         if word in running.options():
             return f"run.{error}"
-        for table in ("client", "server", "timing", "tuner", "privacy", "compression", "exchange"):
+        for table in ("client", "server", *_FURTHER):
             made = self.settings.get(table)
             for place, part in _nested(table, made):
                 if any(field.name == word for field in fields(part)):
@@ -128,7 +129,7 @@ class Config:
 
     def _further_tables(self) -> dict[str, Any]:
         found = {}
-        for name in ("timing", "tuner", "privacy", "compression", "exchange"):
+        for name in _FURTHER:
             made = self.settings.get(name)
             if made is not None:
                 found[name] = TABLES[name].written(made) if name in TABLES else written(made)

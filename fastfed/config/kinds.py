@@ -9,7 +9,7 @@ from dataclasses import is_dataclass
 from types import ModuleType
 from typing import Any, get_type_hints
 
-from .. import clients, compression, data, exchange, methods, models, schedules, servers, timing, tune
+from .. import aggregate, clients, compression, data, exchange, methods, models, schedules, servers, timing, tune
 from ..data import Dataset
 from ..kernels.table import nearest
 from .errors import ConfigError
@@ -72,6 +72,7 @@ SERVERS: Kinds = _rules(servers, servers.Server)
 TIMINGS: Kinds = _settings(timing, "begin")
 TUNERS: Kinds = _settings(tune, "begin")
 COMPRESSIONS: Kinds = _settings(compression, "encode")
+AGGREGATIONS: Kinds = _settings(aggregate.reduce, "reduce")
 EXCHANGES: Kinds = _settings(exchange, "begin")
 SCHEDULES: Kinds = _settings(schedules, "__call__")
 MODELS: Kinds = {name: make for name, make in _remembered(models).items() if _can_be_called(make)}

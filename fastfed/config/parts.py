@@ -11,7 +11,19 @@ from pydantic import BaseModel
 from ..clients import Blend, Client, Part
 from ..privacy import Privacy
 from .errors import ConfigError
-from .kinds import CLIENTS, COMPRESSIONS, EXCHANGES, SCHEDULES, SERVERS, TIMINGS, TUNERS, Kinds, find, name_of
+from .kinds import (
+    AGGREGATIONS,
+    CLIENTS,
+    COMPRESSIONS,
+    EXCHANGES,
+    SCHEDULES,
+    SERVERS,
+    TIMINGS,
+    TUNERS,
+    Kinds,
+    find,
+    name_of,
+)
 from .options import call, checked, either, list_of, one_of, options_of, owners, plain_model, table_model, written
 
 
@@ -75,9 +87,10 @@ SERVER = Table("server", "rule", SERVERS, "server rule")
 TIMING = Table("timing", "kind", TIMINGS, "timing")
 TUNER = Table("tuner", "kind", TUNERS, "tuner")
 COMPRESSION = Table("compression", "kind", COMPRESSIONS, "compression")
+AGGREGATION = Table("aggregation", "kind", AGGREGATIONS, "aggregation")
 EXCHANGE = Table("exchange", "kind", EXCHANGES, "exchange")
 SCHEDULE = Table("schedule", "kind", SCHEDULES, "schedule")
-TABLES = {table.name: table for table in (CLIENT, SERVER, TIMING, TUNER, COMPRESSION, EXCHANGE)}
+TABLES = {table.name: table for table in (CLIENT, SERVER, TIMING, TUNER, COMPRESSION, AGGREGATION, EXCHANGE)}
 
 BLEND = "blend"
 _OF_PART = tuple(field.name for field in fields(Part) if field.name != "client")

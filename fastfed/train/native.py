@@ -15,8 +15,10 @@ from ..kernels.cpp.client_step import COVERS, FORMULAS, STEP_SIZES
 from ..kernels.table import client_numbers
 from ..losses import Loss
 from ..purposes import Purpose
+from .batches import steps_taken
 from .contrast import Contrast
 from .model import fitting_examples
+from .policy import divided, multipliers, policy_weights, rest
 from .split import Split, head_of
 from .threads import check_threads
 from .work import SCALARS, Outcome, RoundWork, empty_scalars
@@ -73,8 +75,10 @@ class Native:
         examples = fitting_examples(work, self.program.packing, self.examples)
         held = self._examples if examples is self.examples else _engine_examples(examples)
         results = _empty_results(work)
-        self._core.train(held, self._engine_work(work), results)
-        delta = self.program.from_engine(results["delta"], tables=False)
+        weights = policy_weights(work, steps_taken(work))
+        self._core.train(held, self._engine_work(work, weights), results)
+        total = divided(results["delta"], rest(work, weights, results["refused"]))
+        delta = self.program.from_engine(total, tables=False)
         deltas = None if results["deltas"] is None else self.program.from_engine(results["deltas"])
         return Outcome(delta, {name: results[name] for name in SCALARS}, results["refused"], deltas)
 
@@ -95,7 +99,7 @@ class Native:
             program.check_head(self.program, head_of(self._module, asked))
             self._heads.add(asked)
 
-    def _engine_work(self, work: RoundWork) -> dict[str, Any]:
+    def _engine_work(self, work: RoundWork, weights: Tensor) -> dict[str, Any]:
         policy = work.policy
         return {
             "ids": work.ids.contiguous(),
@@ -114,8 +118,7 @@ class Native:
             "shuffle": _key(work, Purpose.SHUFFLE),
             "dropout": [_key(work, Purpose.DROPOUT + i) for i in range(self.program.dropouts)],
             "round": work.round,
-            "weights": _raw_weights(work),
-            "normalise": not isinstance(policy.weights, Tensor),
+            "weights": multipliers(work, weights).contiguous(),
             "clip": policy.clip or 0.0,
             "divide_by_steps": policy.divide_by_steps,
             "measure_cosine": work.measure_cosine,
@@ -158,13 +161,6 @@ class Native:
 def _key(work: RoundWork, purpose: int) -> tuple[int, int]:
     words = Stream(work.seed, purpose).words()
     return words.key0, words.key1
-
-
-def _raw_weights(work: RoundWork) -> Tensor:
-    weights = work.policy.weights
-    if isinstance(weights, Tensor):
-        return weights.to(torch.float64).contiguous()
-    return work.counts.to(torch.float64) if weights == "examples" else torch.ones(len(work), dtype=torch.float64)
 
 
 def _empty_results(work: RoundWork) -> dict[str, Any]:

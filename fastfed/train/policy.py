@@ -12,13 +12,36 @@ from .work import Outcome, RoundWork
 
 
 def policy_weights(work: RoundWork, steps: Tensor) -> Tensor:
-    """The weight of each client, (clients,) float64, as if no delta were refused; 0 without steps."""
-    given, counts = work.policy.weights, steps > 0
-    if isinstance(given, Tensor):
-        return torch.where(counts, given.to("cpu", torch.float64), 0.0)
-    raw = work.counts.double() if given == "examples" else torch.ones(len(work), dtype=torch.float64)
-    weights = torch.where(counts, raw, 0.0)
-    return weights / weights.sum() if bool(counts.any()) else weights
+    """What each client counts, (clients,) float64, as if no delta were refused; 0 without steps."""
+    assert isinstance(work.policy.weights, Tensor)
+    weights = torch.where(steps > 0, work.policy.weights, 0.0)
+    return shares(weights) if work.policy.normalised else weights
+
+
+def multipliers(work: RoundWork, weights: Tensor) -> Tensor:
+    """What deltas of clients that count so much are multiplied by: (clients,) float64."""
+    return weights if work.policy.scale is None else weights * work.policy.scale
+
+
+def rest(work: RoundWork, weights: Tensor, refused: Tensor) -> float | None:
+    """What the sum must be divided by because the clients of `refused` (clients,) bool leave their share to the others;
+    None if they do not."""
+    if not work.policy.normalised or not bool(refused.any()):
+        return None
+    return float(weights[~refused].sum())
+
+
+def divided(total: Tensor, by: float | None) -> Tensor:
+    """A sum over its `rest`: of nobody it is zero."""
+    if by is None:
+        return total
+    return total / by if by > 0 else torch.zeros_like(total)
+
+
+def shares(weights: Tensor) -> Tensor:
+    """Weights (n,) >= 0 scaled to sum to 1; as they are if all are 0."""
+    total = float(weights.sum())
+    return weights / total if total > 0 else weights
 
 
 def fetch(numbers: Tensor) -> Tensor:
@@ -40,7 +63,7 @@ class DeltaSum:
         self.norms = torch.zeros(len(work), dtype=torch.float64, device=device)
         self.sum = torch.zeros(d, dtype=dtype, device=device)
         self.deltas = torch.zeros((len(work), d), dtype=dtype, device=device) if work.keep_deltas else None
-        self._weights = upload(self.weights.to(dtype), self.device)
+        self._multipliers = upload(multipliers(work, self.weights).to(dtype), self.device)
         self._divisors = upload(steps.clamp(min=1).to(dtype), self.device) if work.policy.divide_by_steps else None
 
     def add(self, clients: Tensor, deltas: Tensor) -> None:
@@ -57,7 +80,7 @@ class DeltaSum:
             deltas /= self._divisors[there][:, None]
         if self.work.policy.clip is not None:
             kernels.clip(deltas, self.work.policy.clip)
-        self._fold(deltas, self._weights[there])
+        self._fold(deltas, self._multipliers[there])
 
     def _fold(self, deltas: Tensor, weights: Tensor) -> None:
         """Goes on with the sum where it is: the first delta takes it along, as the first term of what follows."""
@@ -73,8 +96,6 @@ class DeltaSum:
         which are known here. All numbers come from the device at once."""
         norms, *others = fetch(torch.stack([self.norms, *(values.to(self.device) for values in scalars.values())]))
         refused = ~torch.isfinite(norms)
-        if not isinstance(self.work.policy.weights, Tensor) and bool(refused.any()):
-            counted = float(self.weights[~refused].sum())  # the refused leave their share to the others
-            self.sum = self.sum / counted if counted > 0 else torch.zeros_like(self.sum)
+        total = divided(self.sum, rest(self.work, self.weights, refused))
         own = {"examples": self.work.counts.double(), "steps": self.steps.double(), "delta_norm": norms}
-        return Outcome(self.sum, {**dict(zip(scalars, others, strict=True)), **own}, refused, self.deltas)
+        return Outcome(total, {**dict(zip(scalars, others, strict=True)), **own}, refused, self.deltas)

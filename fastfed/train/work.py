@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import numbers
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import torch
@@ -20,14 +20,27 @@ from .contrast import Contrast
 class DeltaPolicy:
     """How the deltas ``D_i = x_i - start`` become one sum.
 
-    `weights`: "examples" (n_i over the cohort's sum) and "uniform" are normalised over the clients that count; a given
-    (clients,) tensor is taken as it is. `divide_by_steps` makes D_i an average move per local step; then `clip` scales
-    it down to that norm. A client with a non-finite delta, without examples, or without steps has weight 0.
+    `weights`: "examples" (n_i), "uniform", or a (clients,) tensor; a work has numbers, (clients,) float64 on the CPU.
+    `normalised`: they are made to sum to 1 over the clients that count (default: if named; given ones are taken as they
+    are). `divide_by_steps` makes D_i an average move per local step; then `clip` scales it down to that norm. `scale`
+    (clients,) then multiplies deltas, without a change in what they count. A client with a non-finite delta, without
+    examples, or without steps has weight 0.
     """
 
     weights: Literal["examples", "uniform"] | Tensor = "examples"
     clip: float | None = None
     divide_by_steps: bool = False
+    normalised: bool | None = None
+    scale: Tensor | None = None
+
+    def of(self, counts: Tensor) -> DeltaPolicy:
+        """The same in numbers, for clients with these numbers of examples (clients,)."""
+        weights, named = self.weights, not isinstance(self.weights, Tensor)
+        if not isinstance(weights, Tensor):
+            weights = counts if weights == "examples" else torch.ones_like(counts)
+        normalised = named if self.normalised is None else self.normalised
+        scale = None if self.scale is None else self.scale.to("cpu", torch.float64)
+        return replace(self, weights=weights.to("cpu", torch.float64), normalised=normalised, scale=scale)
 
 
 @dataclass(frozen=True)
@@ -74,6 +87,7 @@ class RoundWork:
 
     def __post_init__(self) -> None:
         _check_work(self)
+        object.__setattr__(self, "policy", self.policy.of(self.counts))
 
     def __len__(self) -> int:
         return self.ids.numel()
@@ -261,12 +275,13 @@ def _check_policy(policy: DeltaPolicy, clients: int) -> None:
     if not isinstance(policy, DeltaPolicy):
         raise TypeError(f"policy: must be a DeltaPolicy, got {policy!r}")
     weights, clip = policy.weights, policy.clip
-    if isinstance(weights, Tensor):
-        if weights.shape != (clients,) or not weights.is_floating_point():
-            raise ValueError(f"weights: must be ({clients},) floats, got {_kind(weights)}")
-        if not bool(torch.isfinite(weights).all()):
-            raise ValueError("weights: must be finite")
-    elif weights not in ("examples", "uniform"):
+    if not isinstance(weights, Tensor) and weights not in ("examples", "uniform"):
         raise ValueError(f"weights: must be 'examples', 'uniform' or a tensor, got {weights!r}")
+    for name, numbers_ in (("weights", weights), ("scale", policy.scale)):
+        if isinstance(numbers_, Tensor):
+            if numbers_.shape != (clients,) or not numbers_.is_floating_point():
+                raise ValueError(f"{name}: must be ({clients},) floats, got {_kind(numbers_)}")
+            if not bool(torch.isfinite(numbers_).all()):
+                raise ValueError(f"{name}: must be finite")
     if clip is not None and (not isinstance(clip, numbers.Real) or not 0 < clip < math.inf):
         raise ValueError(f"clip: must be a finite number > 0, or None, got {clip!r}")

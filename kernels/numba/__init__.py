@@ -1,5 +1,6 @@
 """The numba backend: compiled loops over chunks, for machines without a C++ compiler. CPU, float32."""
 
+from ..reference.trimmed_mean import trimmed_mean
 from .aggregate_step import aggregate_step
 from .client_step import client_step
 from .norms import clip, norms
@@ -16,6 +17,7 @@ __all__ = [
     "permutation",
     "server_step",
     "shuffles",
+    "trimmed_mean",
     "uniform",
     "weighted_sum",
 ]

@@ -5,6 +5,7 @@ from .client_step import client_step
 from .norms import clip, norms
 from .philox import normal, permutation, shuffles, uniform
 from .server_step import server_step
+from .trimmed_mean import trimmed_mean
 from .weighted_sum import weighted_sum
 
 __all__ = [
@@ -16,6 +17,7 @@ __all__ = [
     "permutation",
     "server_step",
     "shuffles",
+    "trimmed_mean",
     "uniform",
     "weighted_sum",
 ]

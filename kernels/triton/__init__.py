@@ -3,6 +3,7 @@
 Importing it needs Triton but no device.
 """
 
+from ..reference.trimmed_mean import trimmed_mean
 from .aggregate_step import aggregate_step
 from .client_step import client_step
 from .norms import clip, norms
@@ -19,6 +20,7 @@ __all__ = [
     "permutation",
     "server_step",
     "shuffles",
+    "trimmed_mean",
     "uniform",
     "weighted_sum",
 ]

@@ -52,7 +52,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({**POISSON, "privacy": PRIVATE, "tuner": FATHOM}, "tuner: FATHOM goes by the clients' own cosines"),
     ({**POISSON, "privacy": 3.0}, "privacy: must be fastfed.privacy.Privacy"),
     ({"privacy": PRIVATE, "cohort": None, "timing": CENTRIC, "weights": "uniform"}, "cohort: must be fastfed.plan.Poi"),
-    ({"compression": "zip"}, "compression: must be TopK, Sign or Int8"),
+    ({"compression": "zip"}, "compression: must have encode, message_bytes and feedback"),
     ({"compression": ff.compression.Sign(), "exchange": SCAFFOLD}, "compression: is for deltas"),
     ({"client": Blend([Part(SGD)], lambda of: 0, resources=[1, 2])}, "resources: must be one for each of the 12"),
     ({"client": Blend([Part(SGD, steps=2)]), "epochs": 1, "across_epochs": True}, "across_epochs: the parts"),

@@ -14,7 +14,7 @@ from fastfed.clients import SGD, Momentum
 from fastfed.train import DeltaPolicy
 from fastfed.train.device.engine import groups, portions, terms_of
 from fastfed.train.device.lanes import LANES, Lanes, Terms
-from fastfed.train.policy import DeltaSum, policy_weights
+from fastfed.train.policy import DeltaSum, divided, policy_weights, rest
 
 from .support import normal, round_of
 
@@ -113,8 +113,8 @@ def test_shares_and_limits_make_the_sum_of_the_policy(name: str, broken: int | N
     wanted.add(terms.order, deltas[terms.order].clone())
     expected = wanted.outcome({})
     got = added_up(terms, deltas)
-    counted = terms.counted(expected.refused)
-    torch.testing.assert_close(got if counted is None else got / counted, expected.delta)
+    by = rest(terms.work, terms.weights, expected.refused)
+    torch.testing.assert_close(divided(got, by), expected.delta)
 
 
 def test_the_clipped_are_really_clipped() -> None:
@@ -144,7 +144,8 @@ def test_numbers_are_in_the_order_of_training() -> None:
 def test_the_refused_leave_their_share_to_the_others(weights: Any, refused: list[int], divisor: float | None) -> None:
     mask = torch.zeros(4, dtype=torch.bool)
     mask[refused] = True
-    found = terms_for(DeltaPolicy(weights)).counted(mask)
+    terms = terms_for(DeltaPolicy(weights))
+    found = rest(terms.work, terms.weights, mask)
     assert found == (None if divisor is None else pytest.approx(divisor))
 
 

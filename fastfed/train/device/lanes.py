@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ...data.resident import upload
-from ..policy import fetch, policy_weights
+from ..policy import divided, fetch, multipliers, policy_weights, rest
 from ..work import Outcome, RoundWork, empty_scalars
 
 LANES = 8  # never another number: it is part of the result
@@ -77,18 +77,11 @@ class Terms:
         """Of every client in the order, float64: what its delta is multiplied by, (1, n); and below it, if deltas are
         clipped, the norm that it is allowed before that, (2, n)."""
         policy, steps = self.work.policy, self.steps[self.order].double()
-        shares = self.weights[self.order]
-        rows = [shares / steps if policy.divide_by_steps else shares]
+        factors = multipliers(self.work, self.weights)[self.order]
+        rows = [factors / steps if policy.divide_by_steps else factors]
         if policy.clip is not None:
-            rows.append(policy.clip * steps if policy.divide_by_steps else torch.full_like(shares, policy.clip))
+            rows.append(policy.clip * steps if policy.divide_by_steps else torch.full_like(factors, policy.clip))
         return torch.stack(rows)
-
-    def counted(self, refused: Tensor) -> float | None:
-        """What the sum must be divided by if the clients of `refused` (clients,) bool leave their share to the others;
-        None if to nobody."""
-        if isinstance(self.work.policy.weights, Tensor) or not bool(refused.any()):
-            return None
-        return float(self.weights[~refused].sum())
 
 
 class LaneSum:
@@ -153,11 +146,9 @@ def outcome(parts: Sequence[LaneSum]) -> Outcome:
     numbers = fetch(torch.cat([measured.flatten(), largest.double()[None]]))
     scalars = _scalars(terms, numbers[:-1].view(len(MEASURED), -1))
     refused = ~torch.isfinite(scalars["delta_norm"])
-    counted = terms.counted(refused)
-    if counted is not None:
-        total = total / counted if counted > 0 else torch.zeros_like(total)
-    top = float(numbers[-1]) if counted is None else None
-    return Outcome(home.packed(total), scalars, refused, home.deltas, top)
+    by = rest(terms.work, terms.weights, refused)
+    top = float(numbers[-1]) if by is None else None
+    return Outcome(home.packed(divided(total, by)), scalars, refused, home.deltas, top)
 
 
 def _scalars(terms: Terms, measured: Tensor) -> dict[str, Tensor]:

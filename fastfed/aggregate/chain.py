@@ -1,0 +1,135 @@
+"""The stages of aggregation, in their order: divide, encode, clip, reduce, noise. Any of them may be missing but one.
+
+Where the reduction is a sum and nothing is encoded, the train room does all but the noise while clients train, and no
+delta is kept.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .. import kernels
+from ..compression import Compressor
+from ..plan import RoundPlan
+from ..train import DeltaPolicy, Outcome
+from ..train.policy import shares
+from .noise import Noise
+from .reduce import Reduction
+from .result import Aggregate, counted, summary
+from .weights import Weights
+
+
+@dataclass(frozen=True)
+class Chain:
+    """An `Aggregator`. `divide_by_steps` makes a delta the mean move per local step; what is sent is encoded by the
+    `compressor`; the server reads it, scales it down to the norm `clip` (with `noise`: to its bound), and reduces.
+
+    Clients whose delta is not finite, and those without a step, send nothing; where weights are relative, the others
+    share theirs. A plan's `scale` multiplies deltas, not their shares.
+    """
+
+    reduction: Reduction
+    weights: Weights
+    seed: int
+    divide_by_steps: bool = False
+    clip: float | None = None
+    compressor: Compressor | None = None
+    noise: Noise | None = None
+
+    def __post_init__(self) -> None:
+        if self.clip is not None and not 0 < self.clip < math.inf:
+            raise ValueError(f"delta_clip: must be a finite number > 0, or None, got {self.clip!r}")
+
+    @property
+    def keeps_deltas(self) -> bool:
+        return self.compressor is not None or not getattr(self.reduction, "in_passing", False)
+
+    def policy(self, plan: RoundPlan, examples: Tensor) -> DeltaPolicy:
+        return DeltaPolicy(
+            weights=self.weights.of(plan, examples),
+            clip=self.clip if self.noise is None else self.noise.clip,
+            divide_by_steps=self.divide_by_steps,
+            normalised=self.weights.normalised,
+            scale=plan.scale,
+        )
+
+    def aggregate(self, plan: RoundPlan, outcome: Outcome) -> Aggregate:
+        policy, counts = self.policy(plan, outcome.scalars["examples"]), counted(outcome)
+        assert isinstance(policy.weights, Tensor)
+        counts &= policy.weights > 0
+        share = torch.where(counts, policy.weights, 0.0)
+        share = shares(share) if self.weights.normalised else share
+        delta, columns = outcome.delta, dict[str, Any]()
+        if self.keeps_deltas:
+            delta, columns = self._by_stages(plan, outcome, policy, share)
+        if self.noise is not None:
+            delta, told = self.noise.added(plan.round, delta)
+            columns |= told
+            self.noise.adapt(plan.round, self._norms(outcome)[counts])
+        return summary(delta, outcome, counts, share, noisy=self._is_noisy, columns=columns)
+
+    def _by_stages(
+        self, plan: RoundPlan, outcome: Outcome, policy: DeltaPolicy, share: Tensor
+    ) -> tuple[Tensor, dict[str, Any]]:
+        """What the train room does in passing, delta by delta: the sum, and what a row tells of it."""
+        assert outcome.deltas is not None
+        columns, sent = dict[str, Any](), counted(outcome)
+        deltas = outcome.deltas[sent]
+        if policy.divide_by_steps:
+            deltas /= outcome.scalars["steps"][sent].to(deltas)[:, None]
+        if self.compressor is not None:
+            encoded = self.compressor.send(plan.cohort[sent], deltas, self.seed, plan.round)
+            deltas = encoded.decoded
+            columns["bytes_up"] = encoded.bytes * (len(deltas) + plan.late_uploads)
+        weights = share[sent]
+        deltas, weights = deltas[weights > 0], weights[weights > 0]
+        if not len(deltas):
+            return torch.zeros_like(outcome.delta), columns
+        if policy.clip is not None:
+            kernels.clip(deltas, policy.clip)
+        return self._reduced(deltas, weights, None if policy.scale is None else policy.scale[share > 0]), columns
+
+    def _reduced(self, deltas: Tensor, weights: Tensor, scale: Tensor | None) -> Tensor:
+        """What is of deltas alone, as a median, sees them scaled; a sum can have the scale in its weights."""
+        if scale is None:
+            return self.reduction.reduce(deltas, weights)
+        if getattr(self.reduction, "in_passing", False):
+            return self.reduction.reduce(deltas, weights * scale)
+        return self.reduction.reduce(deltas.mul_(scale.to(deltas)[:, None]), weights)
+
+    def _norms(self, outcome: Outcome) -> Tensor:
+        """Of the deltas as they are clipped, (n,) float64."""
+        norms = outcome.scalars["delta_norm"]
+        return norms / outcome.scalars["steps"] if self.divide_by_steps else norms
+
+    @property
+    def _is_noisy(self) -> bool:
+        return self.noise is not None and self.noise.is_there
+
+    def nobody(self, plan: RoundPlan, x: Tensor) -> Aggregate:
+        """With noise it is noise alone: that nobody took part is not to be told from what is released."""
+        nobody = torch.zeros(0, dtype=torch.float64)
+        outcome = Outcome(torch.zeros_like(x), {"steps": nobody}, nobody.bool(), largest=0.0)
+        delta, columns = outcome.delta, {} if self.compressor is None else {"bytes_up": 0}
+        if self.noise is not None:
+            delta, told = self.noise.added(plan.round, delta)
+            columns |= told
+            self.noise.adapt(plan.round, nobody)
+        return summary(delta, outcome, nobody.bool(), nobody, noisy=self._is_noisy, columns=columns)
+
+    def tensors(self) -> dict[str, Tensor]:
+        own = {} if self.noise is None else self.noise.tensors()
+        errors = {} if self.compressor is None else self.compressor.tensors()
+        return own | {f"error.{name}": tensor for name, tensor in errors.items()}
+
+    def load(self, tensors: dict[str, Tensor]) -> None:
+        if self.noise is not None:
+            self.noise.load(tensors)
+        if self.compressor is not None:
+            errors = {name.removeprefix("error."): t for name, t in tensors.items() if name.startswith("error.")}
+            self.compressor.load(errors)

@@ -1,0 +1,74 @@
+"""What the aggregate room is (`Aggregator`) and what it hands on (`Aggregate`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from ..plan import RoundPlan
+from ..train import DeltaPolicy, Outcome
+
+
+@dataclass(frozen=True)
+class Aggregate:
+    """`delta` (d,): the weighted mean of the clients' deltas; `largest`: the largest magnitude in it, NaN or infinite
+    if one is. `counted`, `refused`, `idle`: how many clients are in it, gave a non-finite delta, or took no step.
+    `shares` (n,) float64: what each client counts. `noisy`: it holds noise even if no client is in it. `columns` are
+    further entries of the round's row."""
+
+    delta: Tensor
+    largest: float
+    counted: int
+    refused: int
+    idle: int
+    shares: Tensor
+    noisy: bool = False
+    columns: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is in it to step along."""
+        return self.counted == 0 and not self.noisy
+
+
+class Aggregator(Protocol):
+    """Makes the round's aggregate. `keeps_deltas`: it wants to see every client's delta. `tensors` and `load` carry
+    what it remembers through a checkpoint."""
+
+    keeps_deltas: bool
+
+    def policy(self, plan: RoundPlan, examples: Tensor) -> DeltaPolicy:
+        """What the train room does to the deltas of clients with `examples` (n,) each, as they come."""
+
+    def aggregate(self, plan: RoundPlan, outcome: Outcome) -> Aggregate:
+        """The round's aggregate."""
+
+    def nobody(self, plan: RoundPlan, x: Tensor) -> Aggregate:
+        """The aggregate of a round without clients, for a model like `x` (d,)."""
+
+    def tensors(self) -> dict[str, Tensor]: ...
+
+    def load(self, tensors: dict[str, Tensor]) -> None: ...
+
+
+def counted(outcome: Outcome) -> Tensor:
+    """Which clients took a step and gave a finite delta: (n,) bool."""
+    return (outcome.scalars["steps"] > 0) & ~outcome.refused
+
+
+def summary(delta: Tensor, outcome: Outcome, counts: Tensor, shares: Tensor, **more: Any) -> Aggregate:
+    """The aggregate of an outcome in which the clients of `counts` (n,) bool are, with these shares (n,)."""
+    idle = int((outcome.scalars["steps"] == 0).sum())
+    known = outcome.largest if delta is outcome.delta else None
+    top = largest(delta) if known is None else known  # to look again is to wait for a device again
+    return Aggregate(delta, top, int(counts.sum()), int(outcome.refused.sum()), idle, shares, **more)
+
+
+def largest(vector: Tensor) -> float:
+    """The largest magnitude, in one pass; NaN if there is one."""
+    low, high = torch.aminmax(vector)
+    return float(torch.maximum(-low, high))
