@@ -60,7 +60,7 @@ def test_no_spills_and_tensor_cores_in_products(workload: str, rule: str, capabi
             assert any(family.startswith(MMA[capability]) for family in kernel.mma), kernel
 
 
-# What is known to spill: a word or a few, once in a program and in no loop.
+# What is known to spill: a word or a few.
 SPILLS = {
     ("tied", 100): "products._forward spills 8 bytes at 784 x 64 for sm_100",
     ("AE", "Adam", 80): "products._backward spills 8 to 16 bytes under Adam behind a sigmoid for sm_80",
