@@ -60,20 +60,11 @@ def test_no_spills_and_tensor_cores_in_products(workload: str, rule: str, capabi
             assert any(family.startswith(MMA[capability]) for family in kernel.mma), kernel
 
 
-# What is known to spill: a word or a few.
-SPILLS = {
-    ("tied", 100): "products._forward spills 8 bytes at 784 x 64 for sm_100",
-    ("AE", "Adam", 80): "products._backward spills 8 to 16 bytes under Adam behind a sigmoid for sm_80",
-}
-
-
 def _layers() -> list[Any]:
     chosen = {("SO-LR", "clipped", 80)}
     found = []
     for case in [(*case, capability) for case in LAYER_CASES for capability in CAPABILITIES]:
-        reason = SPILLS.get(case) or SPILLS.get((case[0], case[2]))
-        known = [] if reason is None else [pytest.mark.xfail(reason=reason, strict=True)]
-        found.append(pytest.param(*case, marks=[*known, *([] if case in chosen else [pytest.mark.exhaustive])]))
+        found.append(pytest.param(*case, marks=[] if case in chosen else [pytest.mark.exhaustive]))
     return found
 
 

@@ -85,9 +85,8 @@ class KeptChunk(Chunk):
 
     def _enter(self, terms: Tensor, step: int) -> None:
         """What a contrast adds to the losses of a step is entered behind them."""
-        active = self.lengths[step] > 0
-        entries = terms[:, None] * torch.tensor([float(step == 0), 1.0, 1.0], dtype=torch.float64, device=self.device)
-        self.losses += torch.where(active[:, None], entries, 0.0)
+        entered = torch.where(self.lengths[step] > 0, terms, 0.0)[:, None]
+        self.losses[:, int(step > 0) :] += entered  # the first loss is that of the first step
 
     def scalars(self) -> dict[str, Tensor]:
         cosine = {} if self.cosine is None else {"min_cosine": self.cosine.least}

@@ -292,7 +292,7 @@ def _update_forward(
 
 def forward(m: Dense, batch: int, x: Tensor, value: Tensor, out: Tensor, lengths: Tensor) -> None:
     """`out` = curve(W value + bias), for the models x (clients, d)."""
-    tile = tile_of(m, batch)
+    tile = tile_of(m, batch)._replace(stages=3)
     programs = len(x) * -(-m.outputs // tile.n) * -(-batch * m.rows // tile.r)
     args = (x, value, out, lengths, m.weight, m.bias or m.weight, x.stride(0))
     _launch(_forward, programs, tile, x, *args, CURVE=m.curve, **_sizes(m, tile, batch))
@@ -331,6 +331,8 @@ def backward(
 ) -> None:  # fmt: skip
     """`input_gradient` and `update` in one pass over the weights."""
     tile = backward_tile(m, batch)
+    if sink.m is not None and sink.v is not None:
+        tile = tile._replace(k=32)  # two moments more of the tile in registers
     args = (x, x.stride(0), value, d_value, d_out, lengths, m.weight, m.bias or m.weight, sink)
     constants = {"GATE": gate, "ADD_INPUT": add_input, "ADD": add, **rule.constants, **_sizes(m, tile, batch)}
     _launch(_backward, len(x) * -(-m.inputs // tile.k), tile, x, *args, **constants)
