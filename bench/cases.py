@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from .. import kernels
+from ..kernels.table import ClientRule
 from ..packing import Packing
 from . import peers
 from .place import CPU
@@ -51,7 +52,12 @@ def _eager(step: Callable[[str], Call]) -> dict[str, Call]:
 # ---- server and client rules ----------------------------------------------------------------------------------------
 
 
-def _server(rule: str, updates: int, name: str = "", **options: Any) -> Case:
+def _is_plain(rule: ClientRule) -> bool:
+    """Whether a step of it is one pass over whole vectors."""
+    return rule.cover is None and rule.step_size is None
+
+
+def _server(rule: str, name: str = "", **options: Any) -> Case:
     def prepare(size: int, backend: str, device: torch.device) -> Bout:
         x, delta = _vector(size, 1, device), _vector(size, 2, device)
 
@@ -63,10 +69,11 @@ def _server(rule: str, updates: int, name: str = "", **options: Any) -> Case:
         others = {} if name else peers.of_rule(rule, x, delta)
         return Bout(size, step(backend), others or _eager(step))
 
-    return Case(f"server_{name or rule}", 1, updates, prepare)
+    moments = kernels.server_state(rule, torch.zeros(1), **options)  # without m where beta1 is 0
+    return Case(f"server_{name or rule}", 1, 1 + len(moments), prepare)
 
 
-def _client(rule: str, reads: int, updates: int, **options: Any) -> Case:
+def _client(rule: str, reads: int, **options: Any) -> Case:
     def prepare(size: int, backend: str, device: torch.device) -> Bout:
         x, grad = _vector(size, 1, device), _vector(size, 2, device)
 
@@ -77,7 +84,7 @@ def _client(rule: str, reads: int, updates: int, **options: Any) -> Case:
 
         return Bout(size, step(backend), peers.of_rule(rule, x, grad) or _eager(step))
 
-    return Case(f"client_{rule}", reads, updates, prepare)
+    return Case(f"client_{rule}", reads, 1 + len(kernels.CLIENT_RULES[rule].vectors), prepare)
 
 
 def _delta_sgd() -> Case:
@@ -187,19 +194,11 @@ def _random(kind: str) -> Case:
 CASES: dict[str, Case] = {
     case.name: case
     for case in (
-        _server("sgd", 1),
-        _server("momentum", 2),
-        _server("adagrad", 2),
-        _server("adagrad", 3, name="adagrad_m", beta1=0.9),
-        _server("adam", 3),
-        _server("yogi", 3),
-        _server("ams", 4),
-        _client("sgd", 1, 1, lr=1e-3),
-        _client("momentum", 1, 2, lr=1e-3),
-        _client("adagrad", 1, 2, lr=1e-3),
-        _client("adam", 1, 3, lr=1e-3),
+        *map(_server, kernels.SERVER_RULES),
+        _server("adagrad", name="adagrad_m", beta1=0.9),
+        *(_client(name, 1, lr=1e-3) for name, rule in kernels.CLIENT_RULES.items() if _is_plain(rule)),
         _delta_sgd(),
-        _client("sps", 2, 1, loss=1.0),  # a pass for the gradient's norm, then the step
+        _client("sps", 2, loss=1.0),  # a pass for the gradient's norm, then the step
         _cover("sm3", 1, 1),
         _cover("sm3_1", 2, 1),  # its sets look at the whole gradient before the step does
         _cover("sm3_adam", 1, 2),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from .cases import CASES
 from .rows import Row
 
 LARGE, MIDDLE, SMALL = 25_000_000, 1_000_000, 1_000
@@ -32,9 +33,7 @@ class Target:
         return wanted
 
 
-_SERVER = ("sgd", "momentum", "adagrad", "adagrad_m", "adam", "yogi", "ams")
-_CLIENT = ("sgd", "momentum", "adagrad", "adam", "delta_sgd", "sps", "sm3", "sm3_1", "sm3_adam")
-_EVERY_STEP = (*(f"server_{rule}" for rule in _SERVER), *(f"client_{rule}" for rule in _CLIENT))
+_EVERY_STEP = tuple(name for name in CASES if name.startswith(("server_", "client_")))
 _STREAMING = (
     "server_adam",
     "server_yogi",

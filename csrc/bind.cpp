@@ -106,11 +106,13 @@ template <class T> ServerNumbers<T> server_numbers(const py::tuple& n) {
 }
 bool follows_delta(const py::tuple& n) { return number(n, 8) != 0; }
 
-ServerFormula server_formula(int formula, py::handle m, py::handle v, py::handle vmax) {
+// m may be absent where beta1 is 0: it would equal the delta.
+ServerFormula server_formula(int formula, py::handle m, py::handle v, py::handle vmax, const py::tuple& n) {
   FF_REQUIRE(formula >= 0 && formula < kServerFormulas, "formula", "a ServerFormula");
-  FF_REQUIRE(!v.is_none() == (formula >= kServerAdam), "v", "given exactly where the rule has it");
-  FF_REQUIRE(!vmax.is_none() == (formula == kServerAms), "vmax", "given exactly where the rule has it");
-  FF_REQUIRE(formula != kServerMomentum || !m.is_none(), "m", "given");
+  const ServerTraits& rule = kServerTraits[formula];
+  FF_REQUIRE(!v.is_none() == rule.has_v, "v", "given exactly where the rule has it");
+  FF_REQUIRE(!vmax.is_none() == rule.has_vmax, "vmax", "given exactly where the rule has it");
+  FF_REQUIRE(!m.is_none() || !rule.has_m || server_numbers<double>(n).beta1 == 0, "m", "given unless beta1 is 0");
   return ServerFormula(formula);
 }
 
@@ -135,7 +137,7 @@ void typed_server_step(ServerFormula formula, const at::Tensor& x, const at::Ten
 
 void bind_server_step(int formula, py::handle x, py::handle delta, py::handle m, py::handle v, py::handle vmax,
                       const py::tuple& numbers) {
-  const ServerFormula f = server_formula(formula, m, v, vmax);
+  const ServerFormula f = server_formula(formula, m, v, vmax, numbers);
   const at::Tensor& t = tensor(x, "x");
   if (t.scalar_type() == at::kDouble)
     return typed_server_step<double>(f, t, tensor(delta, "delta"), m, v, vmax, numbers);
@@ -162,7 +164,7 @@ void typed_aggregate_step(ServerFormula formula, const at::Tensor& x, const at::
 
 void bind_aggregate_step(int formula, py::handle x, py::handle deltas, py::handle weights, py::handle m, py::handle v,
                          py::handle vmax, const py::tuple& n) {
-  const ServerFormula f = server_formula(formula, m, v, vmax);
+  const ServerFormula f = server_formula(formula, m, v, vmax, n);
   const at::Tensor& t = tensor(x, "x");
   const at::Tensor& from = tensor(deltas, "deltas");
   if (t.scalar_type() == at::kDouble) return typed_aggregate_step<double>(f, t, from, weights, m, v, vmax, n);
@@ -206,12 +208,13 @@ struct ClientArguments {
 };
 
 void require_state(const ClientArguments& a) {
-  const bool second_moment = a.formula >= kAdagrad, covered = a.cover != kNoCover;
   FF_REQUIRE(a.formula >= 0 && a.formula < kDirections, "formula", "a DirectionFormula");
+  const DirectionTraits& direction = kDirectionTraits[a.formula];
+  const bool second_moment = direction.has_v, covered = a.cover != kNoCover;
   FF_REQUIRE(a.cover >= 0 && a.cover <= kCoverI && (second_moment || !covered), "cover", "a CoverForm that fits");
-  FF_REQUIRE(a.step_size >= 0 && a.step_size <= kSps && (a.step_size == kGiven || a.formula == kSgd), "step_size",
-             "a StepSizeRule that fits");
-  FF_REQUIRE(!a.m.is_none() || a.formula == kSgd || a.formula == kAdagrad, "m", "given");
+  FF_REQUIRE(a.step_size >= 0 && a.step_size <= kSps && (a.step_size == kGiven || a.formula == kDirectionSgd),
+             "step_size", "a StepSizeRule that fits");
+  FF_REQUIRE(!a.m.is_none() || !direction.has_m, "m", "given");
   FF_REQUIRE(!second_moment || covered || !a.v.is_none(), "v", "given");
   FF_REQUIRE(!covered || (!a.mu.is_none() && !a.layout.is_none()), "mu", "given with its cover");
   FF_REQUIRE(!second_moment || (!a.step.is_none() && !a.refreshes.is_none()), "step", "given with refreshes");
@@ -395,6 +398,15 @@ void bind_stream_probe(const py::list& reads, const py::list& updates) {
   stream_probe(d, read, updated, threads());
 }
 
+// The names of formulas, each in the place of its number.
+template <class Traits, std::size_t N> std::vector<std::string> names_of(const Traits (&formulas)[N]) {
+  std::vector<std::string> names;
+  for (const Traits& formula : formulas) names.emplace_back(formula.name);
+  return names;
+}
+std::vector<std::string> server_formulas() { return names_of(kServerTraits); }
+std::vector<std::string> directions() { return names_of(kDirectionTraits); }
+
 py::dict build_info() {
   py::dict info;
 #if defined(__clang__)
@@ -431,6 +443,8 @@ PYBIND11_MODULE(_core, module) {
   module.def("permutation", bind_permutation);
   module.def("shuffles", bind_shuffles);
   module.def("stream_probe", bind_stream_probe);
+  module.def("server_formulas", server_formulas);
+  module.def("directions", directions);
   module.def("build_info", build_info);
   bind_program(module);
 }

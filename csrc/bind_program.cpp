@@ -97,7 +97,9 @@ Examples examples_of(const py::dict& given, const Program& program) {
 
 Optimizer optimizer_of(const py::dict& given, Size d) {
   Optimizer o{};
-  o.formula = DirectionFormula(given["formula"].cast<int>());
+  const int formula = given["formula"].cast<int>();
+  FF_REQUIRE(formula >= 0 && formula < kDirections, "formula", "a DirectionFormula");
+  o.formula = DirectionFormula(formula);
   o.cover = CoverForm(given["cover"].cast<int>());
   o.step_size = StepSizeRule(given["step_size"].cast<int>());
   o.numbers = client_numbers(given["numbers"]);
@@ -117,8 +119,8 @@ Optimizer optimizer_of(const py::dict& given, Size d) {
   o.same_batch = given["same_batch"].cast<bool>();
   o.counts_epochs = given["counts_epochs"].cast<bool>();
   o.warmup = given["warmup"].cast<Size>();
-  FF_REQUIRE(o.formula < kAdagrad || o.mu || o.v, "state", "complete");
-  FF_REQUIRE((o.formula != kMomentum && o.formula != kAdam) || o.m, "state", "complete");
+  FF_REQUIRE(!kDirectionTraits[formula].has_v || o.mu || o.v, "state", "complete");
+  FF_REQUIRE(!kDirectionTraits[formula].has_m || o.m, "state", "complete");
   return o;
 }
 

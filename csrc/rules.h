@@ -4,6 +4,9 @@
 // Complements arrive ready-made (gain = 1 - beta, computed in double), and an absent vector arrives as zero together
 // with coefficients that make it vanish exactly, so no rule has variants. No header is included: NVRTC reads this file
 // as it is.
+//
+// A formula stands once more in the list behind its kind, FF_SERVER_FORMULAS or FF_DIRECTIONS, under the name that
+// kernels/table.py has for it. Numbers, tables of functions and CUDA kernels are made from the lists.
 #pragma once
 
 #if defined(__CUDACC__) || defined(__CUDACC_RTC__)
@@ -104,6 +107,13 @@ struct ServerAms {
   }
 };
 
+#define FF_SERVER_FORMULAS(DO) \
+  DO(sgd, ServerSgd)           \
+  DO(momentum, ServerMomentum) \
+  DO(adam, ServerAdam)         \
+  DO(yogi, ServerYogi)         \
+  DO(ams, ServerAms)
+
 // ---- client directions ---------------------------------------------------------------------------------------------
 
 // What one client's elements share in one step; keep is 0 where the update floor takes this step's m away, else 1.
@@ -111,14 +121,15 @@ template <class T> struct DirectionNumbers {
   T beta1, gain1, beta2, gain2, eps, root_eps, root_scale, keep;
 };
 
-// The direction of one coordinate; m is updated, v is this step's second moment already.
+// The direction of one coordinate; m is updated, v is this step's second moment already. corrects_bias: the step and v
+// are divided by what running means that started at zero fall short of.
 struct DirectionSgd {
-  static constexpr bool has_m = false, has_v = false;
+  static constexpr bool has_m = false, has_v = false, corrects_bias = false;
   template <class T> FF_FN T of(T g, T&, T, const DirectionNumbers<T>&) { return g; }
 };
 
 struct DirectionMomentum {
-  static constexpr bool has_m = true, has_v = false;
+  static constexpr bool has_m = true, has_v = false, corrects_bias = false;
   template <class T> FF_FN T of(T g, T& m, T, const DirectionNumbers<T>& n) {
     m = first_moment(m, g, n.beta1, n.gain1);
     return m;
@@ -126,7 +137,8 @@ struct DirectionMomentum {
 };
 
 struct DirectionAdagrad {
-  static constexpr bool has_m = false, has_v = true;  // m only in SM3's reference form, where the state carries it
+  // m only in SM3's reference form, where the state carries it
+  static constexpr bool has_m = false, has_v = true, corrects_bias = false;
   template <class T> FF_FN T of(T g, T& m, T v, const DirectionNumbers<T>& n) {
     m = n.keep * first_moment(m, preconditioned(g, v, n.eps, n.root_eps, n.root_scale), n.beta1, n.gain1);
     return m;
@@ -134,12 +146,18 @@ struct DirectionAdagrad {
 };
 
 struct DirectionAdam {
-  static constexpr bool has_m = true, has_v = true;
+  static constexpr bool has_m = true, has_v = true, corrects_bias = true;
   template <class T> FF_FN T of(T g, T& m, T v, const DirectionNumbers<T>& n) {
     m = n.keep * first_moment(m, g, n.beta1, n.gain1);
     return preconditioned(m, v, n.eps, n.root_eps, n.root_scale);
   }
 };
+
+#define FF_DIRECTIONS(DO)         \
+  DO(sgd, DirectionSgd)           \
+  DO(momentum, DirectionMomentum) \
+  DO(adagrad, DirectionAdagrad)   \
+  DO(adam, DirectionAdam)
 
 // ---- numbers per client (double) -----------------------------------------------------------------------------------
 

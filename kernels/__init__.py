@@ -5,6 +5,7 @@ state = ff.kernels.server_state("yogi", x, tau=1e-3)
 ff.kernels.server_step("yogi", x, delta, state, lr=0.01, tau=1e-3)
 """
 
+from .extension import refuse_stale
 from .ops import (
     aggregate_step,
     client_state,
@@ -23,6 +24,8 @@ from .ops import (
 from .registry import BackendUnavailable, backends
 from .streams import Stream
 from .table import CLIENT_RULES, SERVER_RULES
+
+refuse_stale()
 
 __all__ = [
     "CLIENT_RULES",

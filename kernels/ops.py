@@ -251,7 +251,7 @@ def _refuse_foreign_state_options(
         "packing": packing is not None and entry.cover is None,
         "cover": cover is not None and entry.cover is None,
         "v0": v0 is not None and not entry.has_second_moment,
-        "beta1": beta1 != 0 and (entry.formula != "adagrad" or entry.cover is None),
+        "beta1": beta1 != 0 and (entry.second_moment != "sum" or entry.cover is None),
         "delay_mode": delay_mode == "exact" and entry.cover != "II",
         "same_batch": same_batch and entry.step_size != "delta_sgd",
     }
@@ -357,7 +357,7 @@ def client_step(
     vectors, counters, reals, sets = glance(state)
     if extra or not check.plainly_fine(x, (grad, *vectors), counters, reals, sets):
         _check_client_tensors(call, plan, extra)
-    if entry.formula == "adagrad" and plan.sets and (numbers.beta1 > 0) != ("m" in state):
+    if entry.second_moment == "sum" and plan.sets and (numbers.beta1 > 0) != ("m" in state):
         _refuse_momentum(numbers.beta1, "m" in state)
     registry.pick(_who_knows_sets(backend) if "sets" in state else backend, x).client_step(call)
 

@@ -8,11 +8,11 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 from types import ModuleType
 
 import torch
 
+from . import extension
 from .table import nearest
 
 VARIABLE = "FASTFED_BACKEND"
@@ -39,23 +39,6 @@ class Backend:
 def _missing(package: str, extra: str) -> str | None:
     if importlib.util.find_spec(package) is None:
         return f"the package {package!r} is not installed (pip install {extra})"
-    return None
-
-
-def _how_to_build() -> str:
-    package = Path(__file__).absolute().parents[1]
-    if (package.parent / "setup.py").is_file():
-        build = "'pip install --no-build-isolation -e .' builds it there, with a C++17 compiler"
-        return f"{package.parent} is a checkout: {build}"
-    return "install a C++17 compiler and reinstall with 'pip install --no-build-isolation .' after torch"
-
-
-@lru_cache(maxsize=1)
-def _cpp_why_not() -> str | None:
-    try:
-        importlib.import_module("fastfed._core")
-    except ImportError as error:
-        return f"the compiled extension fastfed._core did not load ({error}); {_how_to_build()}"
     return None
 
 
@@ -92,7 +75,7 @@ BACKENDS: dict[str, Backend] = {
     backend.name: backend
     for backend in (
         Backend("reference", lambda: None, lambda: ("cpu", "cuda", "xpu"), (torch.float32, torch.float64)),
-        Backend("cpp", _cpp_why_not, lambda: _CPU, (torch.float32, torch.float64)),
+        Backend("cpp", extension.why_not, lambda: _CPU, (torch.float32, torch.float64)),
         Backend("numba", lambda: _missing("numba", "numba"), lambda: _CPU),
         Backend("triton", _triton_why_not, lambda: _CPU if interpreting() else ("cuda",)),
         Backend("cuda", _cuda_why_not, lambda: _CPU if on_host() else ("cuda",)),

@@ -52,37 +52,39 @@ def change(g, g_prev):
 
 
 # ---- server rules: (x, m, v, vmax) after one step along the aggregated delta ----------------------------------------
+# `n` holds the numbers of the step (ServerScalars of table.py). `of_delta`, which backends compile in, says what the
+# second moment follows: the raw delta, or the smoothed one.
 
 
-def server_sgd(x, delta, m, v, vmax, lr, beta1, gain1, beta2, gain2, tau, root_eps, root_scale, of_delta):
-    return x + lr * delta, m, v, vmax
+def server_sgd(x, delta, m, v, vmax, n, of_delta):
+    return x + n.lr * delta, m, v, vmax
 
 
-def server_momentum(x, delta, m, v, vmax, lr, beta1, gain1, beta2, gain2, tau, root_eps, root_scale, of_delta):
-    m = first_moment(m, delta, beta1, gain1)
-    return x + lr * m, m, v, vmax
+def server_momentum(x, delta, m, v, vmax, n, of_delta):
+    m = first_moment(m, delta, n.beta1, n.gain1)
+    return x + n.lr * m, m, v, vmax
 
 
-def server_adam(x, delta, m, v, vmax, lr, beta1, gain1, beta2, gain2, tau, root_eps, root_scale, of_delta):
-    m = first_moment(m, delta, beta1, gain1)
+def server_adam(x, delta, m, v, vmax, n, of_delta):
+    m = first_moment(m, delta, n.beta1, n.gain1)
     q = delta * delta if of_delta else m * m
-    v = second_moment(v, q, beta2, gain2)
-    return x + lr * preconditioned(m, v, tau, root_eps, root_scale), m, v, vmax
+    v = second_moment(v, q, n.beta2, n.gain2)
+    return x + n.lr * preconditioned(m, v, n.tau, n.root_eps, n.root_scale), m, v, vmax
 
 
-def server_yogi(x, delta, m, v, vmax, lr, beta1, gain1, beta2, gain2, tau, root_eps, root_scale, of_delta):
-    m = first_moment(m, delta, beta1, gain1)
+def server_yogi(x, delta, m, v, vmax, n, of_delta):
+    m = first_moment(m, delta, n.beta1, n.gain1)
     q = delta * delta if of_delta else m * m
-    v = yogi_moment(v, q, gain2)
-    return x + lr * preconditioned(m, v, tau, root_eps, root_scale), m, v, vmax
+    v = yogi_moment(v, q, n.gain2)
+    return x + n.lr * preconditioned(m, v, n.tau, n.root_eps, n.root_scale), m, v, vmax
 
 
-def server_ams(x, delta, m, v, vmax, lr, beta1, gain1, beta2, gain2, tau, root_eps, root_scale, of_delta):
-    m = first_moment(m, delta, beta1, gain1)
+def server_ams(x, delta, m, v, vmax, n, of_delta):
+    m = first_moment(m, delta, n.beta1, n.gain1)
     q = delta * delta if of_delta else m * m
-    v = second_moment(v, q, beta2, gain2)
+    v = second_moment(v, q, n.beta2, n.gain2)
     vmax = maximum(vmax, v)
-    return x + lr * preconditioned(m, vmax, tau, root_eps, root_scale), m, v, vmax
+    return x + n.lr * preconditioned(m, vmax, n.tau, n.root_eps, n.root_scale), m, v, vmax
 
 
 # ---- client directions: (direction, m), v being the second moment of this step already ------------------------------

@@ -55,8 +55,21 @@ class Option:
     domain: Domain
 
 
+class ServerScalars(NamedTuple):
+    """What a server formula reads beside its vectors; in ``csrc/rules.h`` it is ServerNumbers."""
+
+    lr: float
+    beta1: float
+    gain1: float
+    beta2: float
+    gain2: float
+    tau: float
+    root_eps: float
+    root_scale: float
+
+
 class ServerNumbers(NamedTuple):
-    """The numbers of one server step, as every backend's kernel takes them; `of_delta` picks a compiled variant."""
+    """The numbers of one server step, as every backend takes them; `of_delta` picks a compiled variant."""
 
     lr: float
     beta1: float
@@ -68,6 +81,10 @@ class ServerNumbers(NamedTuple):
     root_scale: float
     of_delta: bool
     bias_correction: bool
+
+    @property
+    def scalars(self) -> ServerScalars:
+        return ServerScalars(*self[: len(ServerScalars._fields)])
 
 
 class ClientNumbers(NamedTuple):
@@ -110,6 +127,7 @@ class ServerRule:
 class ClientRule:
     """A client rule: `formula` is its ``direction_*`` function.
 
+    `second_moment` is None, "sum" (AdaGrad) or "mean", whose start at zero is corrected for, as that of m is.
     `cover` is None, "II" or "I": where the second moment lives (per coordinate, or per cover set in SM3's two forms).
     `step_size` is None, "delta_sgd" or "sps": who chooses the step size, if not the caller.
     """
@@ -119,12 +137,13 @@ class ClientRule:
     vectors: tuple[str, ...]
     scalars: tuple[str, ...]
     options: Mapping[str, Option]
+    second_moment: str | None = None
     cover: str | None = None
     step_size: str | None = None
 
     @property
     def corrects_bias(self) -> bool:
-        return self.formula == "adam"
+        return self.second_moment == "mean"
 
     @cached_property
     def kept(self) -> tuple[str, ...]:
@@ -135,13 +154,13 @@ class ClientRule:
     def optional(self) -> frozenset[str]:
         """Names that its state may hold besides vectors and scalars; "cover" and "sets" are layouts, never written."""
         if self.cover is not None:
-            kept = {"II": {"nu"}, "I": set()}[self.cover] | ({"m"} if self.formula == "adagrad" else set())
+            kept = {"II": {"nu"}, "I": set()}[self.cover] | ({"m"} if self.second_moment == "sum" else set())
             return frozenset({"mu", "cover", "sets"} | kept)
         return frozenset({"grad_prev"} if self.step_size == "delta_sgd" else ())
 
     @property
     def has_second_moment(self) -> bool:
-        return self.formula in ("adagrad", "adam")
+        return self.second_moment is not None
 
 
 _LR = {"lr": Option(REQUIRED, NON_NEGATIVE)}
@@ -210,16 +229,31 @@ CLIENT_RULES: dict[str, ClientRule] = {
     for rule in (
         ClientRule("sgd", "sgd", (), (), {**_LR, **_CORRECTIONS}),
         ClientRule("momentum", "momentum", ("m",), (), {**_LR, **_CORRECTIONS, "momentum": Option(0.9, DECAY)}),
-        ClientRule("adagrad", "adagrad", ("v",), COUNTERS, _SECOND_MOMENT),
-        ClientRule("adam", "adam", ("m", "v"), COUNTERS, _ADAM),
-        ClientRule("sm3", "adagrad", (), COUNTERS, _SM3, cover="II"),
-        ClientRule("sm3_1", "adagrad", (), COUNTERS, _SM3, cover="I"),
-        ClientRule("sm3_adam", "adam", ("m",), COUNTERS, _ADAM, cover="II"),
-        ClientRule("sm3_1_adam", "adam", ("m",), COUNTERS, _ADAM, cover="I"),
+        ClientRule("adagrad", "adagrad", ("v",), COUNTERS, _SECOND_MOMENT, "sum"),
+        ClientRule("adam", "adam", ("m", "v"), COUNTERS, _ADAM, "mean"),
+        ClientRule("sm3", "adagrad", (), COUNTERS, _SM3, "sum", cover="II"),
+        ClientRule("sm3_1", "adagrad", (), COUNTERS, _SM3, "sum", cover="I"),
+        ClientRule("sm3_adam", "adam", ("m",), COUNTERS, _ADAM, "mean", cover="II"),
+        ClientRule("sm3_1_adam", "adam", ("m",), COUNTERS, _ADAM, "mean", cover="I"),
         ClientRule("delta_sgd", "sgd", (), ("step", "lr", "theta", "move"), _DELTA_SGD, step_size="delta_sgd"),
         ClientRule("sps", "sgd", (), ("lr",), _SPS, step_size="sps"),
     )
 }
+
+_Row = TypeVar("_Row", ServerRule, ClientRule)
+
+
+def _by_formula(rules: Mapping[str, _Row]) -> dict[str, _Row]:
+    """Every formula by its name, with the first rule that has it."""
+    first: dict[str, _Row] = {}
+    for rule in rules.values():
+        first.setdefault(rule.formula, rule)
+    return first
+
+
+# csrc/rules.h has the same two lists of names; extension.py compares them.
+SERVER_FORMULAS = _by_formula(SERVER_RULES)
+DIRECTIONS = _by_formula(CLIENT_RULES)
 
 
 def nearest(word: str, known: Mapping[str, Any] | tuple[str, ...]) -> str:
@@ -283,7 +317,7 @@ def client_numbers(rule_name: str, lr_per_client: bool, names: tuple[str, ...] =
     o = resolve_options(f"client rule {rule_name!r}", known, dict(zip(names, values, strict=True)))
     if o.get("eps", 1.0) == 0 and o.get("root_eps", 1.0) == 0:
         raise ValueError("eps: must be > 0 unless root_eps is, got 0")
-    is_sum = rule.formula == "adagrad"
+    is_sum = rule.second_moment == "sum"
     beta1 = o["momentum"] if "momentum" in o else o.get("beta1", 0.0)
     beta2 = 1.0 if is_sum else o.get("beta2", 0.0)
     return ClientNumbers(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import contextlib
-import ctypes
 import importlib
 import inspect
 import io
@@ -287,78 +286,84 @@ def changes(text: str) -> list[Change]:
     return found
 
 
+def apply(change: Change, tree: Path) -> None:
+    text = (tree / change.file).read_text()
+    assert text.count(change.old) == 1, f"{RULE_PAGE}: {change.file} has not once\n{change.old}"
+    (tree / change.file).write_text(text.replace(change.old, change.new))
+
+
 @pytest.fixture(scope="module")
 def extended(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the sources with the page's changes."""
+    """A copy of the sources with the page's changes, and without a compiled extension."""
     tree = tmp_path_factory.mktemp("rule")
-    unwanted = shutil.ignore_patterns("__pycache__", "*.png")
+    unwanted = shutil.ignore_patterns("__pycache__", "*.png", "*.so")
     for place in ("fastfed", "kernels", "csrc", "bench", "tests"):
         shutil.copytree(ROOT / place, tree / place, ignore=unwanted, symlinks=True)
-    shutil.copy(ROOT / "pyproject.toml", tree)
+    for file in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
+        shutil.copy(ROOT / file, tree)
     for change in changes(PAGES[RULE_PAGE]):
-        text = (tree / change.file).read_text()
-        assert text.count(change.old) == 1, f"{RULE_PAGE}: {change.file} has not once\n{change.old}"
-        (tree / change.file).write_text(text.replace(change.old, change.new))
+        apply(change, tree)
     return tree
 
 
-@pytest.mark.xdist_group("docs")
-def test_the_page_adds_a_rule(extended: Path) -> None:
-    """On the reference: the extension, which all of the page's C++ belongs to, takes minutes to build."""
-    files = ("kernels/test_cases.py", "kernels/test_oracles.py", "simulation/test_methods.py")
-    options = (
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        f"--basetemp={extended / 'tmp'}",
-        "-k",
-        "nesterov and not (numba or cpp or float64)",
-    )
-    command = [sys.executable, "-m", "pytest", *options, *(f"tests/{file}" for file in files)]
-    environment = {**os.environ, "PYTHONPATH": str(extended), "FASTFED_BACKEND": "reference"}
-    done = subprocess.run(command, cwd=extended, env=environment, capture_output=True, text=True, check=False)
+def run_there(tree: Path, *arguments: str, **environment: str) -> str:
+    """What Python prints when it is run on the copy."""
+    ours = {key: value for key, value in os.environ.items() if key != "FASTFED_BACKEND"}
+    command = [sys.executable, *arguments]
+    done = subprocess.run(command, cwd=tree, env={**ours, **environment}, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    passed = int(re.findall(r"(\d+) passed", done.stdout)[0])
-    assert passed >= 9 + 1 + 1 + 1, f"cases, the literal loop, the defaults, five rounds:\n{done.stdout}"
+    return done.stdout
 
 
-TWIN = """
-#include "rules.h"
-extern "C" void steps(int n, const double* delta, double lr, double momentum, double* x, double* m) {
-  const fastfed::ServerNumbers<double> numbers{lr, momentum, 1.0, 0, 0, 0, 0, 1};
-  double none = 0;
-  for (int i = 0; i < n; ++i) fastfed::ServerNesterov::step<false>(*x, delta[i], *m, none, none, numbers);
-}
+def passed_there(tree: Path, which: str, *arguments: str, **environment: str) -> int:
+    """How many of the tests passed that pytest's -k `which` names."""
+    quiet = ("-q", "-p", "no:cacheprovider", f"--basetemp={tree / 'tmp'}")
+    said = run_there(tree, "-m", "pytest", *quiet, "-k", which, *arguments, **environment)
+    return int(re.findall(r"(\d+) passed", said)[0])
+
+
+CASES, ORACLES = "tests/kernels/test_cases.py", "tests/kernels/test_oracles.py"
+OF_RULES = 9 + 8  # cases of the server's rule and of the clients', on one backend
+
+
+def test_a_rule_is_as_few_files_as_the_page_says() -> None:
+    server, client = PAGES[RULE_PAGE].split("\n## A client rule\n")
+    for text, most in ((server, 6), (client, 7)):
+        assert len({change.file for change in changes(text)} - {"README.md"}) == most
+
+
+@pytest.mark.xdist_group("docs")
+def test_the_page_adds_rules(extended: Path) -> None:
+    """On the backends that Python makes, without the five large ones of the cases."""
+    small = "nesterov and (reference or numba) and not (1000003 or 4097)"
+    complete = "has_cases or has_an_oracle or readme_names"
+    passed = passed_there(extended, f"({small}) or {complete}", CASES, ORACLES, "tests/test_cli.py")
+    assert passed == 2 * (OF_RULES - 5 + 2) + 3
+    assert passed_there(extended, "nesterov-7 and triton", CASES, TRITON_INTERPRET="1") == 3
+    rounds = """
+import fastfed as ff
+fed = ff.data.iid(ff.data.digits(), clients=10)
+client, server = ff.clients.Nesterov(lr=0.05), ff.servers.FedNesterov(lr=0.5)
+sim = ff.Simulation(ff.models.mlp(64, 8, 10), fed, cohort=5, client=client, server=server)
+print(sim.run(rounds=6, evaluate_every=6, progress=False).last("test_accuracy"))
 """
+    assert float(run_there(extended, "-c", rounds)) > 0.5
 
 
+@pytest.mark.exhaustive
+@pytest.mark.timeout(3600)
 @pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not on PATH")
-def test_the_pages_c_plus_plus_is_the_same_rule(extended: Path, tmp_path: Path) -> None:
-    source, library = tmp_path / "twin.cpp", tmp_path / "twin.so"
-    source.write_text(TWIN)
-    include = f"-I{extended / 'csrc'}"
-    subprocess.run(["g++", "-std=c++17", "-shared", "-fPIC", include, str(source), "-o", str(library)], check=True)
-    x, m, deltas = ctypes.c_double(1.0), ctypes.c_double(0.0), [0.5, -0.25, 1.0]
-    run = ctypes.CDLL(str(library)).steps
-    run.argtypes = [ctypes.c_int, ctypes.c_void_p, ctypes.c_double, ctypes.c_double, ctypes.c_void_p, ctypes.c_void_p]
-    run(3, (ctypes.c_double * 3)(*deltas), 0.1, 0.9, ctypes.byref(x), ctypes.byref(m))
-    wanted, moment = 1.0, 0.0
-    for delta in deltas:
-        moment = 0.9 * moment + delta
-        wanted += 0.1 * (delta + 0.9 * moment)
-    assert (x.value, m.value) == pytest.approx((wanted, moment), rel=1e-14)
-
-
-@pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not on PATH")
-def test_the_pages_lists_of_formulas_compile(extended: Path) -> None:
-    """And both number the new one alike."""
-    command = ["g++", "-std=c++17", "-fsyntax-only", "-fopenmp", f"-I{extended / 'csrc'}"]
-    subprocess.run([*command, str(extended / "csrc" / "cpu" / "blocks_scalar.cpp")], check=True)
-    names = re.findall(r"kServer(\w+),", (extended / "csrc" / "cpu" / "blocks.h").read_text())
-    numbered = ast.literal_eval(
-        re.findall(r"^FORMULAS = (\{.*\})", (extended / "kernels" / "cpp" / "server_step.py").read_text(), re.M)[0]
-    )
-    assert [name.lower() for name in names if name != "Formulas"] == sorted(numbered, key=numbered.__getitem__)
+def test_the_page_adds_rules_to_every_backend(extended: Path) -> None:
+    """The extension is built from the copy: minutes."""
+    run_there(extended, "setup.py", "build_ext", "--inplace", FASTFED_REQUIRE_EXTENSION="1")
+    print(run_there(extended, "-c", "from fastfed import _core; print(_core.server_formulas(), _core.directions())"))
+    assert passed_there(extended, "nesterov", CASES, ORACLES) == 3 * (OF_RULES + 2) + OF_RULES  # and in float64
+    for session in ({"TRITON_INTERPRET": "1", "FASTFED_TILES": "wide"}, {"FASTFED_CUDA_HOST": "1"}):
+        assert passed_there(extended, "nesterov", "-m", "backend", CASES, ORACLES, **session) == OF_RULES + 2
+    all_changes = changes(PAGES[RULE_PAGE])
+    for change in reversed(all_changes):  # and the rules go again
+        apply(Change(change.file, change.new, change.old), extended)
+    assert all((extended / change.file).read_text() == (ROOT / change.file).read_text() for change in all_changes)
 
 
 # ---- links and names ------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ import torch
 from typer.testing import CliRunner
 
 from fastfed import cards, cli, doctor
-from fastfed.kernels import registry
+from fastfed.kernels import extension, registry
 from fastfed.train.device import self_test
 from fastfed.train.device.self_test import Verdict
 
@@ -49,11 +49,11 @@ def test_knows_what_the_extension_says_of_itself(monkeypatch: pytest.MonkeyPatch
 
 def test_a_missing_extension_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "fastfed._core", None)
-    registry._cpp_why_not.cache_clear()
+    extension.why_not.cache_clear()
     try:
         row = row_of("cpp")
     finally:
-        registry._cpp_why_not.cache_clear()
+        extension.why_not.cache_clear()
     assert not row.usable
     assert "C++17 compiler" in row.why_not
     assert "pip install --no-build-isolation -e ." in row.why_not  # this is a checkout

@@ -13,8 +13,28 @@ namespace fastfed {
 
 using Half = std::uint16_t;  // the bits of a bfloat16 or float16
 
-enum ServerFormula { kServerSgd, kServerMomentum, kServerAdam, kServerYogi, kServerAms, kServerFormulas };
-enum DirectionFormula { kSgd, kMomentum, kAdagrad, kAdam, kDirections };
+// The formulas by number, kServerSgd or kDirectionSgd, and what the code around them asks of each.
+#define FF_NUMBER(name, Formula) k##Formula,
+enum ServerFormula { FF_SERVER_FORMULAS(FF_NUMBER) kServerFormulas };
+enum DirectionFormula { FF_DIRECTIONS(FF_NUMBER) kDirections };
+#undef FF_NUMBER
+
+struct ServerTraits {
+  const char* name;
+  bool has_m, has_v, has_vmax;
+};
+#define FF_TRAITS(name, Formula) {#name, Formula::has_m, Formula::has_v, Formula::has_vmax},
+inline constexpr ServerTraits kServerTraits[] = {FF_SERVER_FORMULAS(FF_TRAITS)};
+#undef FF_TRAITS
+
+struct DirectionTraits {
+  const char* name;
+  bool has_m, has_v, corrects_bias;
+};
+#define FF_TRAITS(name, Formula) {#name, Formula::has_m, Formula::has_v, Formula::corrects_bias},
+inline constexpr DirectionTraits kDirectionTraits[] = {FF_DIRECTIONS(FF_TRAITS)};
+#undef FF_TRAITS
+
 enum DeltaType { kSame, kBfloat16, kFloat16 };  // how deltas are stored: as x is, or half as wide
 
 // Where a covered rule finds its second moment nu at a coordinate.
@@ -51,7 +71,7 @@ template <class T> struct Blocks {
                                  const DirectionNumbers<T>& numbers);
   double (*direction_squares[kDirections][2])(std::int64_t n, const T* g, const T* m, const T* v,
                                               const DirectionNumbers<T>& numbers);
-  // [formula][nu source][has m]; only kAdagrad and kAdam have covers
+  // [formula][nu source][has m]; only directions with a second moment have covers
   void (*covered[kDirections][kNuSources][2])(const Tile<T>& tile, T step, const DirectionNumbers<T>& numbers);
   double (*covered_squares[kDirections][kNuSources][2])(const Tile<T>& tile, const DirectionNumbers<T>& numbers);
   void (*cover_maxima)(const Tile<T>& tile);

@@ -460,13 +460,6 @@ template <class T, class Rule> void enter_server(Blocks<T>& b, ServerFormula f) 
   b.server[f][1][1] = server_block<T, Rule, true, Rule::has_m>;
 }
 
-template <class T, class Direction> void enter_direction(Blocks<T>& b, DirectionFormula f) {
-  b.client[f][0] = client_block<T, Direction, false>;
-  b.client[f][1] = client_block<T, Direction, true>;
-  b.direction_squares[f][0] = direction_squares_block<T, Direction, false>;
-  b.direction_squares[f][1] = direction_squares_block<T, Direction, true>;
-}
-
 template <class T, class Direction, int Source> void enter_cover(Blocks<T>& b, DirectionFormula f) {
   b.covered[f][Source][0] = covered_tile<T, Direction, Source, false>;
   b.covered[f][Source][1] = covered_tile<T, Direction, Source, true>;
@@ -481,20 +474,23 @@ template <class T, class Direction> void enter_covers(Blocks<T>& b, DirectionFor
   enter_cover<T, Direction, kKept>(b, f);
 }
 
+template <class T, class Direction> void enter_direction(Blocks<T>& b, DirectionFormula f) {
+  b.client[f][0] = client_block<T, Direction, false>;
+  b.client[f][1] = client_block<T, Direction, true>;
+  b.direction_squares[f][0] = direction_squares_block<T, Direction, false>;
+  b.direction_squares[f][1] = direction_squares_block<T, Direction, true>;
+  if constexpr (Direction::has_v) enter_covers<T, Direction>(b, f);
+}
+
 template <class T> Blocks<T> make_blocks(const char* name) {
   Blocks<T> b{};
   b.name = name;
-  enter_server<T, ServerSgd>(b, kServerSgd);
-  enter_server<T, ServerMomentum>(b, kServerMomentum);
-  enter_server<T, ServerAdam>(b, kServerAdam);
-  enter_server<T, ServerYogi>(b, kServerYogi);
-  enter_server<T, ServerAms>(b, kServerAms);
-  enter_direction<T, DirectionSgd>(b, kSgd);
-  enter_direction<T, DirectionMomentum>(b, kMomentum);
-  enter_direction<T, DirectionAdagrad>(b, kAdagrad);
-  enter_direction<T, DirectionAdam>(b, kAdam);
-  enter_covers<T, DirectionAdagrad>(b, kAdagrad);
-  enter_covers<T, DirectionAdam>(b, kAdam);
+#define FF_ENTER(name, Formula) enter_server<T, Formula>(b, k##Formula);
+  FF_SERVER_FORMULAS(FF_ENTER)
+#undef FF_ENTER
+#define FF_ENTER(name, Formula) enter_direction<T, Formula>(b, k##Formula);
+  FF_DIRECTIONS(FF_ENTER)
+#undef FF_ENTER
   b.cover_maxima = cover_maxima_tile<T>;
   b.measured_move = measured_move_block<T>;
   b.squares = squares_block<T>;

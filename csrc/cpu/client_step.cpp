@@ -23,7 +23,7 @@ template <class T> class Stepper {
     if (step_.numbers.clip > 0) clip();
     if (step_.step_size == kDeltaSgd) choose_delta_sgd();
     if (step_.step_size == kSps) choose_sps();
-    if (step_.formula == kAdagrad || step_.formula == kAdam) advance_counters();
+    if (kDirectionTraits[step_.formula].has_v) advance_counters();
     if (step_.cover != kNoCover) {
       CoverStep<T>(step_).run(k_);
     } else if (step_.step_size == kDeltaSgd) {
@@ -121,7 +121,7 @@ template <class T> class Stepper {
       const bool due = refreshes_at(scalars().epoch ? scalars().epoch[i] : step, numbers().delay);
       k.refresh = due || scalars().refreshes[i] == 0;  // there is nothing to reuse at first
       const std::int64_t refreshes = scalars().refreshes[i] += k.refresh;
-      if (step_.formula != kAdam) return;
+      if (!kDirectionTraits[step_.formula].corrects_bias) return;
       k.bias1 = bias(numbers().beta1, double(step));
       k.step /= k.bias1;
       k.root_scale = 1.0 / root(bias(numbers().beta2, double(refreshes)));

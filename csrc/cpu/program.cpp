@@ -241,7 +241,7 @@ std::vector<Size> longest_first(const Round& round) {
 
 bool is_plain_sgd(const Optimizer& o) {
   const ClientNumbers& n = o.numbers;
-  return o.formula == kSgd && o.step_size == kGiven && n.clip == 0 && n.weight_decay == 0 && n.prox == 0;
+  return o.formula == kDirectionSgd && o.step_size == kGiven && n.clip == 0 && n.weight_decay == 0 && n.prox == 0;
 }
 
 bool is_tame(Size d, const float* x, int threads) {

@@ -380,7 +380,7 @@ void Worker::apply_rows() {
 // Whether this optimizer's update can go straight into the weights, so that no gradient is stored.
 bool Worker::fuses(const Optimizer& o) const {
   const ClientNumbers& n = o.numbers;
-  return o.formula == kSgd && o.step_size == kGiven && n.clip == 0 && n.weight_decay == 0 && n.prox == 0 &&
+  return o.formula == kDirectionSgd && o.step_size == kGiven && n.clip == 0 && n.weight_decay == 0 && n.prox == 0 &&
          !round_->corrections && !round_->measure_cosine && !program_.shares_params();
 }
 

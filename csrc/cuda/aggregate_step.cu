@@ -17,5 +17,5 @@ FF_DEVICE void aggregate_step(const ServerVectors& to, const Deltas<E>& deltas, 
                 (fastfed::ServerVectors to, fastfed::Deltas<E> deltas, fastfed::ServerNumbers<float> n)) { \
     fastfed::aggregate_step<fastfed::ServerVariant<Rule, keeps_m, of_delta>, wide>(to, deltas, n);         \
   }
-FF_SERVER_VARIANTS(MAKE)
+FF_SERVER_FORMULAS(FF_SERVER_VARIANTS)
 #undef MAKE

@@ -86,11 +86,9 @@ struct MoveMeasure {
   FF_KERNEL(name, (fastfed::ClientVectors to, fastfed::ClientNumbers n)) { \
     fastfed::update<fastfed::Direction, wide>(to, n);                      \
   }
-#define MAKE(name, Direction) MAKE_WIDTH(name, Direction, false) MAKE_WIDTH(name##_wide, Direction, true)
-MAKE(update_sgd, DirectionSgd)
-MAKE(update_momentum, DirectionMomentum)
-MAKE(update_adagrad, DirectionAdagrad)
-MAKE(update_adam, DirectionAdam)
+#define MAKE(name, Direction) \
+  MAKE_WIDTH(update_##name, Direction, false) MAKE_WIDTH(update_##name##_wide, Direction, true)
+FF_DIRECTIONS(MAKE)
 #undef MAKE
 #undef MAKE_WIDTH
 
@@ -101,8 +99,9 @@ MAKE(update_adam, DirectionAdam)
 #define MAKE(name, Measure) MAKE_WIDTH(name, Measure, false) MAKE_WIDTH(name##_wide, Measure, true)
 MAKE(gradient_squares, GradientMeasure)
 MAKE(change_squares, ChangeMeasure)
-MAKE(direction_squares_adagrad, DirectionMeasure<fastfed::DirectionAdagrad>)
-MAKE(direction_squares_adam, DirectionMeasure<fastfed::DirectionAdam>)
 MAKE(update_delta_sgd, MoveMeasure)
+#define MAKE_DIRECTION(name, Direction) MAKE(direction_squares_##name, DirectionMeasure<fastfed::Direction>)
+FF_DIRECTIONS(MAKE_DIRECTION)
+#undef MAKE_DIRECTION
 #undef MAKE
 #undef MAKE_WIDTH

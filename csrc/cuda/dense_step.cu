@@ -257,9 +257,6 @@ FF_DEVICE void dense_step(const ClientVectors& to, const ClientNumbers& n, const
   MAKE(dense_step_##rule##_few_rows_wide, Direction, FEW_ROWS, true) \
   MAKE(dense_step_##rule##_many_rows, Direction, MANY_ROWS, false)   \
   MAKE(dense_step_##rule##_many_rows_wide, Direction, MANY_ROWS, true)
-MAKE_RULE(sgd, DirectionSgd)
-MAKE_RULE(momentum, DirectionMomentum)
-MAKE_RULE(adagrad, DirectionAdagrad)
-MAKE_RULE(adam, DirectionAdam)
+FF_DIRECTIONS(MAKE_RULE)
 #undef MAKE_RULE
 #undef MAKE

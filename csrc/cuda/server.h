@@ -34,14 +34,9 @@ FF_DEVICE void server_quad(const ServerVectors& to, const Span& span, const Quad
 
 }  // namespace fastfed
 
-// MAKE(name, keeps m, of delta, rule, ...) for every variant of every rule, delta dtype and width.
-#define FF_SERVER_VARIANTS_OF(MAKE, rule, Rule)              \
-  FF_FOR_EACH_DELTA(MAKE, rule, Rule, true, false)           \
-  FF_FOR_EACH_DELTA(MAKE, rule##_of_delta, Rule, true, true) \
-  FF_FOR_EACH_DELTA(MAKE, rule##_without_m, Rule, false, true)
-#define FF_SERVER_VARIANTS(MAKE)                                          \
-  FF_FOR_EACH_DELTA(MAKE, sgd, fastfed::ServerSgd, false, false)          \
-  FF_FOR_EACH_DELTA(MAKE, momentum, fastfed::ServerMomentum, true, false) \
-  FF_SERVER_VARIANTS_OF(MAKE, adam, fastfed::ServerAdam)                  \
-  FF_SERVER_VARIANTS_OF(MAKE, yogi, fastfed::ServerYogi)                  \
-  FF_SERVER_VARIANTS_OF(MAKE, ams, fastfed::ServerAms)
+// For FF_SERVER_FORMULAS: the file's MAKE(name, rule, keeps m, of delta, ...) for every variant of a rule, delta dtype
+// and width. Every rule has all three, so that the list need not say what a rule keeps.
+#define FF_SERVER_VARIANTS(rule, Rule)                                \
+  FF_FOR_EACH_DELTA(MAKE, rule, fastfed::Rule, true, false)           \
+  FF_FOR_EACH_DELTA(MAKE, rule##_of_delta, fastfed::Rule, true, true) \
+  FF_FOR_EACH_DELTA(MAKE, rule##_without_m, fastfed::Rule, false, true)

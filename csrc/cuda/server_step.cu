@@ -17,5 +17,5 @@ FF_DEVICE void server_step(const ServerVectors& to, const E* delta, long long d,
             (fastfed::ServerVectors to, const E* delta, long long d, fastfed::ServerNumbers<float> n)) { \
     fastfed::server_step<fastfed::ServerVariant<Rule, keeps_m, of_delta>, wide>(to, delta, d, n);        \
   }
-FF_SERVER_VARIANTS(MAKE)
+FF_SERVER_FORMULAS(FF_SERVER_VARIANTS)
 #undef MAKE

@@ -11,7 +11,7 @@ from .. import program
 from ..clients import Client
 from ..data import Examples, Pixels, Sparse
 from ..kernels import CLIENT_RULES, Stream, client_state
-from ..kernels.cpp.client_step import COVERS, FORMULAS, STEP_SIZES
+from ..kernels.cpp.client_step import COVERS, DIRECTIONS, STEP_SIZES
 from ..kernels.table import client_numbers
 from ..losses import Loss
 from ..purposes import Purpose
@@ -147,7 +147,7 @@ class Native:
         x = self.program.packing.zeros() if keeps_vectors else torch.zeros(1)
         state = client_state(client.rule, x, **state_options)
         return {
-            "formula": FORMULAS[rule.formula],
+            "formula": DIRECTIONS[rule.formula],
             "cover": COVERS[rule.cover],
             "step_size": STEP_SIZES[rule.step_size],
             "numbers": client_numbers(client.rule, False, tuple(options), *options.values()),

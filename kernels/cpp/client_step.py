@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from fastfed import _core
 
+from .. import extension
 from ..phases import ClientCall
 
-# csrc/cpu/blocks.h: DirectionFormula; csrc/cpu/client_step.h: CoverForm, StepSizeRule
-FORMULAS = {"sgd": 0, "momentum": 1, "adagrad": 2, "adam": 3}
+DIRECTIONS = extension.numbers("directions")
+# csrc/cpu/client_step.h: CoverForm, StepSizeRule
 COVERS = {None: 0, "II": 1, "I": 2}
 STEP_SIZES = {None: 0, "delta_sgd": 1, "sps": 2}
 
@@ -15,7 +16,7 @@ STEP_SIZES = {None: 0, "delta_sgd": 1, "sps": 2}
 def client_step(call: ClientCall) -> None:
     rule, state = call.rule, call.state.get
     _core.client_step(
-        FORMULAS[rule.formula],
+        DIRECTIONS[rule.formula],
         COVERS[rule.cover],
         STEP_SIZES[rule.step_size],
         call.x,

@@ -6,9 +6,10 @@ from torch import Tensor
 
 from fastfed import _core
 
+from .. import extension
 from ..table import ServerNumbers, ServerRule
 
-FORMULAS = {"sgd": 0, "momentum": 1, "adam": 2, "yogi": 3, "ams": 4}  # csrc/cpu/blocks.h: ServerFormula
+FORMULAS = extension.numbers("server_formulas")
 
 
 def server_step(

@@ -22,6 +22,6 @@ def aggregate_step(
 ) -> None:
     d = x.numel()
     grid = SumGrid.of(d, is_wide(d, x, deltas, m, v, vmax))
-    name = f"aggregate_step_{variant(rule, m, v, n)}_{DTYPES[deltas.dtype]}{suffix(grid.wide)}"
-    args = (ServerVectors(*(address(t) for t in (x, m, v, vmax))), Deltas.of(deltas, weights), Numbers(*n[:8]))
+    name = f"aggregate_step_{variant(rule, m, n)}_{DTYPES[deltas.dtype]}{suffix(grid.wide)}"
+    args = (ServerVectors(*(address(t) for t in (x, m, v, vmax))), Deltas.of(deltas, weights), Numbers(*n.scalars))
     run("aggregate_step", name, x.device, grid.blocks, 1, *args, threads=grid.threads)

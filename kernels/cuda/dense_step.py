@@ -9,13 +9,12 @@ from torch import Tensor
 
 from ..layers import FROM_OUTPUT, Dense
 from ..sink import Sink
-from ..table import CLIENT_RULES
+from ..table import DIRECTIONS
 from . import sources
 from .client_arguments import ClientNumbers, ClientVectors
 from .launch import QUAD, address, is_wide, run, suffix
 
 OUTPUTS, FEW_ROWS, MANY_ROWS = (sources.size(name) for name in ("DENSE_OUTPUTS", "FEW_ROWS", "MANY_ROWS"))
-FORMULAS = ("sgd", "momentum", "adagrad", "adam")  # each is also the name of the rule without options
 
 
 class DenseLayer(ctypes.Structure):
@@ -65,8 +64,8 @@ def update_forward(
 
 
 def _check(m: Dense, batch: int, x: Tensor, sink: Sink, formula: str) -> None:
-    if formula not in FORMULAS:
-        raise ValueError(f"formula: {formula!r} has no dense step in CUDA, which are {', '.join(FORMULAS)}")
+    if formula not in DIRECTIONS:
+        raise ValueError(f"formula: {formula!r} has no dense step in CUDA, which are {', '.join(DIRECTIONS)}")
     if batch * m.rows > MANY_ROWS:
         raise ValueError(f"batch: {batch} examples of {m.rows} rows are more than the {MANY_ROWS} of a dense step")
     if m.curve not in FROM_OUTPUT:
@@ -74,7 +73,7 @@ def _check(m: Dense, batch: int, x: Tensor, sink: Sink, formula: str) -> None:
     if sink.x is not x or sink.coef is None:
         raise ValueError("sink: a dense step moves the models x that it reads, by coefficients, the sink has others")
     kept = {name for name in ("m", "v", "mu", "nu", "grad") if getattr(sink, name) is not None}
-    wanted = set(CLIENT_RULES[formula].vectors)
+    wanted = set(DIRECTIONS[formula].vectors)
     if kept != wanted:
         raise ValueError(f"sink: the rule keeps {sorted(wanted)} in a dense step, the sink has {sorted(kept)}")
 

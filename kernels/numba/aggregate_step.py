@@ -10,11 +10,9 @@ import numpy as np
 from numba import prange
 from torch import Tensor
 
-from ..table import ServerNumbers, ServerRule
+from ..table import ServerNumbers, ServerRule, ServerScalars
 from .bound import Array, chunks_of, floats, jit, launch, parallel, piece, rules, span_of, vector
 from .weighted_sum import Half, elements, sum_into
-
-Floats = tuple[np.float32, ...]
 
 
 @cache
@@ -23,18 +21,14 @@ def _kernel(formula: str) -> Callable[..., None]:
     rule = getattr(rules, f"server_{formula}")
 
     @jit
-    def apply(x: Array, delta: Array, m: Array, v: Array, vmax: Array, numbers: Floats, of_delta: bool) -> None:
-        lr, beta1, gain1, beta2, gain2, tau, root_eps, root_scale = numbers
+    def apply(x: Array, delta: Array, m: Array, v: Array, vmax: Array, numbers: ServerScalars, of_delta: bool) -> None:
         for i in range(x.size):
-            x[i], m[i], v[i], vmax[i] = rule(
-                x[i], delta[i], m[i], v[i], vmax[i],
-                lr, beta1, gain1, beta2, gain2, tau, root_eps, root_scale, of_delta,
-            )  # fmt: skip
+            x[i], m[i], v[i], vmax[i] = rule(x[i], delta[i], m[i], v[i], vmax[i], numbers, of_delta)
 
     @jit
     def one_chunk(
         begin: int, end: int, x: Array, deltas: Array, weights: Array, m: Array, v: Array, vmax: Array,
-        numbers: Floats, of_delta: bool, half: Half,
+        numbers: ServerScalars, of_delta: bool, half: Half,
     ) -> None:  # fmt: skip
         delta = np.empty(end - begin, np.float32)
         sum_into(delta, deltas, weights, begin, half)
@@ -44,7 +38,7 @@ def _kernel(formula: str) -> Callable[..., None]:
     @parallel
     def all_chunks(
         x: Array, deltas: Array, weights: Array, m: Array, v: Array, vmax: Array,
-        numbers: Floats, of_delta: bool, half: Half,
+        numbers: ServerScalars, of_delta: bool, half: Half,
     ) -> None:  # fmt: skip
         for chunk in prange(chunks_of(x.size)):
             begin, end = span_of(chunk, x.size)
@@ -66,5 +60,5 @@ def aggregate_step(
 ) -> None:
     rows, half = elements(deltas)
     moments = (vector(m), vector(v), vector(vmax))
-    numbers = floats(*n[:8])
+    numbers = ServerScalars._make(floats(*n.scalars))
     launch(_kernel(rule.formula), x.numpy(), rows, weights.numpy(), *moments, numbers, n.of_delta, half)

@@ -20,7 +20,7 @@ def server_step(
     formula = getattr(rules, f"server_{rule.formula}")
     zero = x.new_zeros(())
     old = [zero if t is None else t for t in (m, v, vmax)]
-    new = formula(x, delta.to(x.dtype), *old, *n[:9])
+    new = formula(x, delta.to(x.dtype), *old, n.scalars, n.of_delta)
     for target, value in zip((x, m, v, vmax), new, strict=True):
         if target is not None:
             target.copy_(value)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..table import ServerNumbers, ServerRule
 from .launch import launch
-from .server_step import Moments, Scalars, apply_rule, compiled_in
+from .server_step import Moments, apply_rule, compiled_in
 from .vectors import place
 from .weighted_sum import summing_blocks, weighted
 
@@ -44,6 +44,6 @@ def aggregate_step(
     n: ServerNumbers,
 ) -> None:
     clients, d = deltas.shape
-    args = (x, deltas, weights, Moments(m, v, vmax), Scalars(*n[:8]), clients, d)
+    args = (x, deltas, weights, Moments(m, v, vmax), n.scalars, clients, d)
     options = summing_blocks(d)
     launch(_aggregate_step, -(-d // options["BLOCK"]), x, *args, **compiled_in(rule, n), **options)

@@ -24,27 +24,12 @@ class Moments(NamedTuple):
     vmax: Tensor | None
 
 
-class Scalars(NamedTuple):
-    """The numbers of a server step that are not compiled in."""
-
-    lr: float
-    beta1: float
-    gain1: float
-    beta2: float
-    gain2: float
-    tau: float
-    root_eps: float
-    root_scale: float
-
-
 @device
-def apply_rule(x, delta, moments, s, at, mask, FORMULA: tl.constexpr, OF_DELTA: tl.constexpr):
+def apply_rule(x, delta, moments, scalars, at, mask, FORMULA: tl.constexpr, OF_DELTA: tl.constexpr):
     """Moves the elements `at` of x and of the moments along `delta`, a block in registers."""
     m, v, vmax = load(moments.m, at, mask), load(moments.v, at, mask), load(moments.vmax, at, mask)
     start = tl.load(x + at, mask=mask)
-    new, m, v, vmax = FORMULA(
-        start, delta, m, v, vmax, s.lr, s.beta1, s.gain1, s.beta2, s.gain2, s.tau, s.root_eps, s.root_scale, OF_DELTA
-    )
+    new, m, v, vmax = FORMULA(start, delta, m, v, vmax, scalars, OF_DELTA)
     store(x, at, new, mask)
     store(moments.m, at, m, mask)
     store(moments.v, at, v, mask)
@@ -72,5 +57,5 @@ def server_step(
     n: ServerNumbers,
 ) -> None:
     d = x.numel()
-    args = (x, delta, Moments(m, v, vmax), Scalars(*n[:8]), d)
+    args = (x, delta, Moments(m, v, vmax), n.scalars, d)
     launch(_server_step, blocks_of(d), x, *args, **compiled_in(rule, n), BLOCK=block_for(d))

@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 import fastfed as ff
+from fastfed.kernels import CLIENT_RULES, SERVER_RULES
 
 Snapshot = dict[str, Tensor]
 BIG = 1_000_003  # not a multiple of anything a kernel could like
@@ -68,59 +69,63 @@ def _name(*parts: object) -> str:
     return "-".join(words)
 
 
+# The options that a rule's cases have, no default among them: one row for every rule of the table.
+SERVER_OPTIONS: dict[str, dict[str, Any]] = {
+    "sgd": {"lr": 0.7},
+    "momentum": {"lr": 0.3, "momentum": 0.8},
+    "adagrad": {"lr": 0.05, "tau": 1e-2},
+    "adam": {"lr": 0.03, "beta1": 0.8, "beta2": 0.95, "tau": 1e-2},
+    "yogi": {"lr": 0.03, "beta1": 0.8, "beta2": 0.95, "tau": 1e-2},
+    "ams": {"lr": 0.03, "beta1": 0.8, "beta2": 0.95, "tau": 1e-2},
+}
+CLIENT_OPTIONS: dict[str, dict[str, Any]] = {
+    "sgd": {"lr": 0.1},
+    "momentum": {"lr": 0.1, "momentum": 0.7},
+    "adagrad": {"lr": 0.1, "eps": 1e-3},
+    "adam": {"lr": 0.02, "beta1": 0.8, "beta2": 0.95, "eps": 1e-3},
+    "sm3": {"lr": 0.1, "eps": 1e-3},
+    "sm3_1": {"lr": 0.1, "eps": 1e-3},
+    "sm3_adam": {"lr": 0.02, "beta1": 0.8, "beta2": 0.95, "eps": 1e-3},
+    "sm3_1_adam": {"lr": 0.02, "beta1": 0.8, "beta2": 0.95, "eps": 1e-3},
+    "delta_sgd": {"lr": 0.05, "gamma": 1.5, "delta": 0.2},
+    "sps": {"c": 0.7, "f_star": 0.1, "lr_max": 0.4},
+}
+
+
 def _server_cases() -> list[ServerCase]:
-    options: dict[str, dict[str, Any]] = {
-        "sgd": {"lr": 0.7},
-        "momentum": {"lr": 0.3, "momentum": 0.8},
-        "adagrad": {"lr": 0.05, "tau": 1e-2},
-        "adam": {"lr": 0.03, "beta1": 0.8, "beta2": 0.95, "tau": 1e-2},
-        "yogi": {"lr": 0.03, "beta1": 0.8, "beta2": 0.95, "tau": 1e-2},
-        "ams": {"lr": 0.03, "beta1": 0.8, "beta2": 0.95, "tau": 1e-2},
-    }
-    state = {rule: {"tau": o["tau"]} if "tau" in o else {} for rule, o in options.items()}
+    state = {rule: {"tau": o["tau"]} if "tau" in o else {} for rule, o in SERVER_OPTIONS.items()}
     cases = [
         ServerCase(rule, d, o, state[rule], steps=2 if d == BIG else 4)
-        for rule, o in options.items()
+        for rule, o in SERVER_OPTIONS.items()
         for d in (1, 7, 4097, BIG)
     ]
-    for rule in ("adagrad", "adam", "yogi", "ams"):
+    for rule in (name for name, entry in SERVER_RULES.items() if "v" in entry.moments):
         for followed in ("momentum", "delta"):
-            chosen = {**options[rule], "beta1": 0.6, "second_moment_of": followed}
+            chosen = {**SERVER_OPTIONS[rule], "beta1": 0.6, "second_moment_of": followed}
             cases.append(ServerCase(rule, 257, chosen, {**state[rule], "beta1": 0.6}))
-        cases.append(ServerCase(rule, 257, options[rule], {**state[rule], "v0": 0.5}))
-        cases.append(ServerCase(rule, 257, {**options[rule], "beta1": 0.0}, {**state[rule], "beta1": 0.0}))
-    for rule in ("adam", "yogi", "ams"):
-        chosen = {**options[rule], "bias_correction": True}
-        extra = {"vmax0": 1e-3} if rule == "ams" else {}
+        cases.append(ServerCase(rule, 257, SERVER_OPTIONS[rule], {**state[rule], "v0": 0.5}))
+        cases.append(ServerCase(rule, 257, {**SERVER_OPTIONS[rule], "beta1": 0.0}, {**state[rule], "beta1": 0.0}))
+    for rule in (name for name, entry in SERVER_RULES.items() if "bias_correction" in entry.options):
+        chosen = {**SERVER_OPTIONS[rule], "bias_correction": True}
+        extra = {"vmax0": 1e-3} if "vmax" in SERVER_RULES[rule].moments else {}
         cases.append(ServerCase(rule, 257, chosen, {**state[rule], "v0": 0.0, "bias_correction": True, **extra}, 6))
-    for rule, o in options.items():
+    for rule, o in SERVER_OPTIONS.items():
         cases += [ServerCase(rule, 513, o, state[rule], 3, dtype) for dtype in (torch.bfloat16, torch.float16)]
         for clients, d in ((1, 7), (5, 4097), (64, 130)):
             cases.append(ServerCase(rule, d, o, state[rule], 3, clients=clients))
     cases += [
-        ServerCase("adam", 1030, options["adam"], state["adam"], 3, t, 9) for t in (torch.bfloat16, torch.float16)
+        ServerCase("adam", 1030, SERVER_OPTIONS["adam"], state["adam"], 3, t, 9)
+        for t in (torch.bfloat16, torch.float16)
     ]
-    cases.append(ServerCase("yogi", BIG, options["yogi"], state["yogi"], 2, clients=3))
+    cases.append(ServerCase("yogi", BIG, SERVER_OPTIONS["yogi"], state["yogi"], 2, clients=3))
     return cases
 
 
 def _client_cases() -> list[ClientCase]:
-    options: dict[str, dict[str, Any]] = {
-        "sgd": {"lr": 0.1},
-        "momentum": {"lr": 0.1, "momentum": 0.7},
-        "adagrad": {"lr": 0.1, "eps": 1e-3},
-        "adam": {"lr": 0.02, "beta1": 0.8, "beta2": 0.95, "eps": 1e-3},
-        "sm3": {"lr": 0.1, "eps": 1e-3},
-        "sm3_1": {"lr": 0.1, "eps": 1e-3},
-        "sm3_adam": {"lr": 0.02, "beta1": 0.8, "beta2": 0.95, "eps": 1e-3},
-        "sm3_1_adam": {"lr": 0.02, "beta1": 0.8, "beta2": 0.95, "eps": 1e-3},
-        "delta_sgd": {"lr": 0.05, "gamma": 1.5, "delta": 0.2},
-        "sps": {"c": 0.7, "f_star": 0.1, "lr_max": 0.4},
-    }
     corrected = {"weight_decay": 0.03, "prox": 0.2, "clip": 2.0}
     cases = []
-    for rule, o in options.items():
-        covered = rule.startswith("sm3")
+    for rule, o in CLIENT_OPTIONS.items():
+        covered = CLIENT_RULES[rule].cover is not None
         sizes = (None,) if covered else (1, 7, 4097, BIG)
         cases += [ClientCase(rule, d, o, steps=2 if d == BIG else 4) for d in sizes]
         shape = None if covered else 331
@@ -130,26 +135,30 @@ def _client_cases() -> list[ClientCase]:
         alone = {key: value for key, value in o.items() if key != "lr"}
         cases.append(ClientCase(rule, shape, {**alone, **corrected}, steps=3, clients=3, extras=batch))
         cases.append(ClientCase(rule, shape, {**o, "clip": 1.5}, steps=2, clients=2, extras=frozenset({"correction"})))
-    for rule in ("adagrad", "adam", "sm3", "sm3_1", "sm3_adam", "sm3_1_adam"):
-        o, shape = options[rule], None if rule.startswith("sm3") else 331
+    for rule, entry in CLIENT_RULES.items():
+        if not entry.has_second_moment:
+            continue
+        o, shape = CLIENT_OPTIONS[rule], 331 if entry.cover is None else None
         cases.append(ClientCase(rule, shape, {**o, "delay": 3}, steps=5))
         cases.append(ClientCase(rule, shape, {**o, "delay": 2}, steps=4, clients=3, extras=frozenset({"finished"})))
         cases.append(ClientCase(rule, shape, {**o, "delay": 2}, steps=5, extras=frozenset({"epoch"})))
         cases.append(ClientCase(rule, shape, {**o, "floor": 5.0}, steps=3, clients=3, extras=frozenset({"small"})))
         cases.append(ClientCase(rule, shape, o, {"v0": 0.3}))
     for rule in ("sm3", "sm3_adam"):
-        chosen = {**options[rule], "delay": 3}
+        chosen = {**CLIENT_OPTIONS[rule], "delay": 3}
         cases.append(ClientCase(rule, None, chosen, {"delay_mode": "exact"}, steps=5))
         cases.append(ClientCase(rule, None, chosen, {"delay_mode": "exact"}, 4, 2, frozenset({"finished"})))
     for rule in ("sm3", "sm3_1"):  # the reference implementation's form: eps inside the root, momentum behind it
         chosen = {"lr": 0.1, "eps": 0.0, "root_eps": 1e-6, "beta1": 0.9}
         cases.append(ClientCase(rule, None, chosen, {"beta1": 0.9}))
-    authors = {**options["delta_sgd"], "grow_first": True, "lr_eps": 1e-8}
+    authors = {**CLIENT_OPTIONS["delta_sgd"], "grow_first": True, "lr_eps": 1e-8}
     cases.append(ClientCase("delta_sgd", 331, authors, steps=7))
     cases.append(
-        ClientCase("delta_sgd", 331, options["delta_sgd"], {"same_batch": True}, extras=frozenset({"previous"}))
+        ClientCase("delta_sgd", 331, CLIENT_OPTIONS["delta_sgd"], {"same_batch": True}, extras=frozenset({"previous"}))
     )
-    cases.append(ClientCase("delta_sgd", 331, options["delta_sgd"], clients=3, extras=frozenset({"still", "finished"})))
+    cases.append(
+        ClientCase("delta_sgd", 331, CLIENT_OPTIONS["delta_sgd"], clients=3, extras=frozenset({"still", "finished"}))
+    )
     return cases
 
 

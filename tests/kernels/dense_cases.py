@@ -12,11 +12,11 @@ from torch import Tensor
 from fastfed.kernels.layers import NONE, RELU, SIGMOID, TANH, Dense, Place
 from fastfed.kernels.phases import COEFFICIENTS, KEEP, REFRESH, ROOT_SCALE, SCALE, STEP, rules
 from fastfed.kernels.sink import Sink
+from fastfed.kernels.table import DIRECTIONS
 
 from .support import normal
 
 CURVES = {NONE: lambda z: z, RELU: torch.relu, SIGMOID: torch.sigmoid, TANH: torch.tanh}
-MOMENTS = {"sgd": "", "momentum": "m", "adagrad": "v", "adam": "mv"}
 UNTOUCHED = 7.0  # what `out` holds where nothing may be written
 
 
@@ -111,7 +111,7 @@ def call_of(case: Case) -> Call:
     clients, size, layer = len(case.lengths), case.size, case.layer
     x = normal(1, clients, size)
     moments = {"m": normal(2, clients, size), "v": normal(3, clients, size).square()}
-    moments = {name: moments[name] for name in MOMENTS[case.formula]}
+    moments = {name: moments[name] for name in DIRECTIONS[case.formula].vectors}
     others = {
         name: normal(seed, 1 if kind == "shared" else clients, size)
         for name, seed, kind in (("anchor", 4, case.anchor), ("correction", 5, case.correction))
@@ -144,8 +144,8 @@ def call_of(case: Case) -> Call:
 
 
 def _gains(formula: str) -> dict[str, float]:
-    beta1 = 0.9 if "m" in MOMENTS[formula] else 0.0
-    beta2 = {"adam": 0.99, "adagrad": 1.0}.get(formula, 0.0)
+    beta1 = 0.9 if "m" in DIRECTIONS[formula].vectors else 0.0
+    beta2 = {"mean": 0.99, "sum": 1.0, None: 0.0}[DIRECTIONS[formula].second_moment]
     return {"beta1": beta1, "gain1": 1 - beta1, "beta2": beta2, "gain2": 1.0 if beta2 == 1 else 1 - beta2}
 
 

@@ -6,7 +6,8 @@ after every step; a client function keeps what the paper's listing keeps (x_prev
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -23,56 +24,76 @@ def _norm(vector: Array) -> float:
 # ---- server ---------------------------------------------------------------------------------------------------------
 
 
+Step = Callable[[dict[str, Array], Array, int, Any], dict[str, Array]]  # (x and moments, delta, t, options) to the next
+
+
+def _sgd(s: dict[str, Array], delta: Array, t: int, o: Any) -> dict[str, Array]:
+    return {"x": s["x"] + o.lr * delta}
+
+
+def _momentum(s: dict[str, Array], delta: Array, t: int, o: Any) -> dict[str, Array]:
+    m = o.momentum * s["m"] + delta
+    return {"x": s["x"] + o.lr * m, "m": m}
+
+
+def _smoothed(s: dict[str, Array], delta: Array, o: Any) -> tuple[Array, Array]:
+    """The first moment, and the squares that the second one follows."""
+    m = o.beta1 * s["m"] + (1 - o.beta1) * delta
+    return m, m * m if o.second_moment_of == "momentum" else delta * delta
+
+
+def _adaptive(second_moment: Callable[[Array, Array, Any], Array]) -> Step:
+    """AFO's adaptive servers, which differ in v; bias corrections as its authors code them."""
+
+    def step(s: dict[str, Array], delta: Array, t: int, o: Any) -> dict[str, Array]:
+        m, q = _smoothed(s, delta, o)
+        v = second_moment(s["v"], q, o)
+        bc1, bc2 = (1 - o.beta1**t, 1 - o.beta2**t) if o.bias_correction else (1.0, 1.0)
+        x = s["x"] + o.lr * np.sqrt(bc2).item() / bc1 * m / (np.sqrt(v) + o.tau)
+        return {"x": x, "m": m, "v": v}
+
+    return step
+
+
+def _ams(s: dict[str, Array], delta: Array, t: int, o: Any) -> dict[str, Array]:
+    """Bias corrections as the authors of FedAMS code them."""
+    m, q = _smoothed(s, delta, o)
+    v = o.beta2 * s["v"] + (1 - o.beta2) * q
+    vmax = np.maximum(s["vmax"], v)
+    bc1, bc2 = (1 - o.beta1**t, 1 - o.beta2**t) if o.bias_correction else (1.0, 1.0)
+    x = s["x"] + o.lr / bc1 * m / (np.sqrt(vmax) / np.sqrt(bc2).item() + o.tau)
+    return {"x": x, "m": m, "v": v, "vmax": vmax}
+
+
+SERVERS: dict[str, Step] = {
+    "sgd": _sgd,
+    "momentum": _momentum,
+    "adagrad": _adaptive(lambda v, q, o: v + q),
+    "adam": _adaptive(lambda v, q, o: o.beta2 * v + (1 - o.beta2) * q),
+    "yogi": _adaptive(lambda v, q, o: v - (1 - o.beta2) * q * np.sign(v - q)),
+    "ams": _ams,
+}
+
+
 def server(
     rule: str,
     x: Array,
     deltas: Sequence[Array],
     *,
-    lr: float,
-    momentum: float = 0.9,
-    beta1: float = 0.9,
-    beta2: float = 0.99,
-    tau: float = 1e-3,
-    second_moment_of: str = "momentum",
     v0: float | None = None,
     vmax0: float | None = None,
-    bias_correction: bool = False,
+    **options: Any,
 ) -> Snapshots:
-    """The table of server rules; with `bias_correction`, as the authors of AFO (adam, yogi) and FedAMS code it."""
-    x = x.copy()
-    start = tau**2 if v0 is None else v0
-    m, v = np.zeros_like(x), np.full_like(x, start)
-    vmax = np.full_like(x, start if vmax0 is None else vmax0)
+    """The rule of that name in `SERVERS`; what is not among `options` is AFO's."""
+    usual = {"momentum": 0.9, "beta1": 0.9, "beta2": 0.99, "tau": 1e-3, "second_moment_of": "momentum"}
+    o = SimpleNamespace(**{"bias_correction": False, **usual, **options})
+    start = o.tau**2 if v0 is None else v0
+    state = {"x": x.copy(), "m": np.zeros_like(x), "v": np.full_like(x, start)}
+    state["vmax"] = np.full_like(x, start if vmax0 is None else vmax0)
     snapshots = []
     for t, delta in enumerate(deltas, start=1):
-        if rule == "sgd":
-            x = x + lr * delta
-            snapshots.append({"x": x})
-            continue
-        if rule == "momentum":
-            m = momentum * m + delta
-            x = x + lr * m
-            snapshots.append({"x": x, "m": m})
-            continue
-        m = beta1 * m + (1 - beta1) * delta
-        q = m * m if second_moment_of == "momentum" else delta * delta
-        if rule == "adagrad":
-            v = v + q
-        elif rule == "yogi":
-            v = v - (1 - beta2) * q * np.sign(v - q)
-        else:
-            v = beta2 * v + (1 - beta2) * q
-        snapshot = {"m": m, "v": v}
-        followed = v
-        if rule == "ams":
-            vmax = np.maximum(vmax, v)
-            snapshot["vmax"] = followed = vmax
-        bc1, bc2 = (1 - beta1**t, 1 - beta2**t) if bias_correction else (1.0, 1.0)
-        if rule == "ams":
-            x = x + lr / bc1 * m / (np.sqrt(followed) / np.sqrt(bc2).item() + tau)
-        else:
-            x = x + lr * np.sqrt(bc2).item() / bc1 * m / (np.sqrt(followed) + tau)
-        snapshots.append({"x": x, **snapshot})
+        snapshots.append(SERVERS[rule](state, delta, t, o))
+        state |= snapshots[-1]
     return snapshots
 
 

@@ -11,7 +11,7 @@ import torch
 from fastfed import kernels
 
 from .agreement import assert_runs_agree
-from .cases import CLIENT_CASES, SERVER_CASES, Snapshot, run_client, run_server
+from .cases import CLIENT_CASES, CLIENT_OPTIONS, SERVER_CASES, SERVER_OPTIONS, Snapshot, run_client, run_server
 
 RUNS = {
     **{case.id: (run_server, case) for case in SERVER_CASES},
@@ -22,6 +22,13 @@ RUNS = {
 def test_case_ids_are_unique() -> None:
     assert len({case.id for case in SERVER_CASES}) == len(SERVER_CASES)
     assert len({case.id for case in CLIENT_CASES}) == len(CLIENT_CASES)
+
+
+def test_every_rule_has_cases() -> None:
+    assert SERVER_OPTIONS.keys() == kernels.SERVER_RULES.keys()
+    assert CLIENT_OPTIONS.keys() == kernels.CLIENT_RULES.keys()
+    assert {case.rule for case in SERVER_CASES} == kernels.SERVER_RULES.keys()
+    assert {case.rule for case in CLIENT_CASES} == kernels.CLIENT_RULES.keys()
 
 
 @lru_cache(maxsize=4)

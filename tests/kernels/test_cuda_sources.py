@@ -18,9 +18,10 @@ import pytest
 import torch
 
 import fastfed
-from fastfed.kernels import CLIENT_RULES, SERVER_RULES, layers, phases, registry
+from fastfed.kernels import layers, phases, registry
 from fastfed.kernels.cuda import client_arguments, dense_step, device, host, launch, sources
 from fastfed.kernels.cuda.weighted_sum import LEAST_BLOCKS, SumGrid
+from fastfed.kernels.table import DIRECTIONS, SERVER_FORMULAS
 
 TARGETS = ("sm_80", "sm_90", "sm_100", "sm_120")
 STEMS = [file.stem for file in sources.kernel_files()]
@@ -90,16 +91,17 @@ def server_vectors(kernel: str) -> Vectors:
     """x and the rule's moments both ways, and one delta."""
     found = re.match(r"(?:server|aggregate)_step_([a-z]+)", kernel)
     assert found is not None
-    kept = 1 + len(SERVER_RULES[found[1]].moments) - ("without_m" in kernel)
+    moments = set(SERVER_FORMULAS[found[1]].moments) - ({"m"} if "without_m" in kernel else set())
+    kept = 1 + len(moments)
     return Vectors(kept + 1, kept, halves=int("float16" in kernel))
 
 
 CORRECTIONS = 2  # anchor and correction
 CLIENT_VECTORS = {
-    "update_sgd_wide": Vectors(2, 1, CORRECTIONS),
-    "update_momentum_wide": Vectors(3, 2, CORRECTIONS),
-    "update_adagrad_wide": Vectors(3, 2, CORRECTIONS),
-    "update_adam_wide": Vectors(4, 3, CORRECTIONS),
+    **{
+        f"update_{name}_wide": Vectors(2 + len(rule.vectors), 1 + len(rule.vectors), CORRECTIONS)
+        for name, rule in DIRECTIONS.items()
+    },
     "update_delta_sgd_wide": Vectors(2, 1, CORRECTIONS, optional_written=1),
     "sm3_update_adagrad_i": Vectors(2, 1, CORRECTIONS),
     "sm3_update_adagrad_m_i": Vectors(3, 2, CORRECTIONS),
@@ -120,8 +122,11 @@ def minimum(kernel: str) -> Vectors | None:
     return CLIENT_VECTORS.get(kernel)
 
 
-# One number at a time, a dense step reads the bias (with anchor, correction and moments) and the client's coefficients.
-DENSE_SCALARS = {"sgd": 3 + 2, "momentum": 4 + 2, "adagrad": 4 + 5, "adam": 5 + 5}
+def dense_scalars(direction: str) -> int:
+    """One number at a time, a dense step reads the bias (with anchor, correction and moments) and the client's
+    coefficients."""
+    rule = DIRECTIONS[direction]
+    return 3 + len(rule.vectors) + (5 if rule.has_second_moment else 2)
 
 
 def check_dense_accesses(kernel: str, found: Counter[str]) -> None:
@@ -129,8 +134,8 @@ def check_dense_accesses(kernel: str, found: Counter[str]) -> None:
     found_rule = re.match(r"dense_step_([a-z]+)_(few|many)_rows_wide$", kernel)
     assert found_rule is not None, kernel
     rule, rows = found_rule[1], {"few": 4, "many": 2}[found_rule[2]]  # of W, of one thread
-    assert found["ld.global.f32"] == DENSE_SCALARS[rule], (kernel, found)
-    moved = 1 + len(CLIENT_RULES[rule].vectors)
+    assert found["ld.global.f32"] == dense_scalars(rule), (kernel, found)
+    moved = 1 + len(DIRECTIONS[rule].vectors)
     assert found["st.global.v4.f32"] >= rows * moved, (kernel, found)
     assert found["ld.global.v4.f32"] >= rows * (moved + CORRECTIONS), (kernel, found)
 

@@ -20,6 +20,7 @@ import fastfed as ff
 from fastfed import kernels
 
 from . import literal
+from .cases import SERVER_OPTIONS
 from .support import RANKS, SLOW, assert_runs_close, axis_sets, normal, packed_normal
 
 with warnings.catch_warnings():
@@ -520,6 +521,10 @@ CORRECTED: dict[str, tuple[Callable[..., Any], dict[str, Any], dict[str, Any]]] 
 }
 
 
+def test_every_client_rule_has_an_oracle() -> None:
+    assert CORRECTED.keys() | SM3_RULES.keys() == kernels.CLIENT_RULES.keys()
+
+
 @pytest.mark.parametrize("rule", CORRECTED)
 def test_corrections_come_before_the_rule_and_clipping_last(backend: str, rule: str) -> None:
     loop, theirs, ours = CORRECTED[rule]
@@ -645,14 +650,11 @@ def test_sps_defaults(backend: str) -> None:
 
 # ---- server rules, literally ----------------------------------------------------------------------------------------
 
-SERVERS = {
-    "sgd": {"lr": 0.7},
-    "momentum": {"lr": 0.3, "momentum": 0.8},
-    "adagrad": {"lr": 0.05, "beta1": 0.4, "tau": 0.02},
-    "adam": {"lr": 0.03, "beta1": 0.8, "beta2": 0.95, "tau": 0.02},
-    "yogi": {"lr": 0.03, "beta1": 0.8, "beta2": 0.95, "tau": 0.02},
-    "ams": {"lr": 0.03, "beta1": 0.8, "beta2": 0.95, "tau": 0.02},
-}
+
+def server_options(rule: str) -> dict[str, Any]:
+    """The options of the rule's cases, and a first moment where it may have one."""
+    usual = {"beta1": 0.4} if "beta1" in kernels.SERVER_RULES[rule].options else {}
+    return {**usual, **SERVER_OPTIONS[rule]}
 
 
 def server_agrees(backend: str, rule: str, options: dict[str, Any], made: dict[str, Any], **theirs: Any) -> Snapshots:
@@ -668,13 +670,14 @@ def server_agrees(backend: str, rule: str, options: dict[str, Any], made: dict[s
 
 @pytest.mark.parametrize("followed", ["momentum", "delta"])
 @pytest.mark.parametrize("v0", [None, 0.0, 0.5])
-@pytest.mark.parametrize("rule", SERVERS)
+@pytest.mark.parametrize("rule", kernels.SERVER_RULES)
 def test_server_rules(backend: str, rule: str, followed: str, v0: float | None) -> None:
-    options = SERVERS[rule]
-    if rule in ("sgd", "momentum"):
+    """Every rule of the table: one without an oracle fails here."""
+    options = server_options(rule)
+    if "v" not in kernels.SERVER_RULES[rule].moments:
         if v0 is not None or followed == "delta":
             pytest.skip("keeps no second moment")
-        server_agrees(backend, rule, options, {})
+        server_agrees(backend, rule, options, {"beta1": options["beta1"]} if "beta1" in options else {})
         return
     options = {**options, "second_moment_of": followed}
     made = {"tau": options["tau"], "beta1": options["beta1"], **({} if v0 is None else {"v0": v0})}
@@ -684,7 +687,7 @@ def test_server_rules(backend: str, rule: str, followed: str, v0: float | None) 
 @pytest.mark.parametrize("followed", ["momentum", "delta"])
 @pytest.mark.parametrize("rule", ["adam", "yogi", "ams"])
 def test_authors_bias_corrections(backend: str, rule: str, followed: str) -> None:
-    options = {**SERVERS[rule], "second_moment_of": followed, "bias_correction": True}
+    options = {**server_options(rule), "second_moment_of": followed, "bias_correction": True}
     start_at = {"v0": 0.0, **({"vmax0": 1e-3} if rule == "ams" else {})}
     server_agrees(backend, rule, options, {"bias_correction": True, **start_at}, **start_at)
 

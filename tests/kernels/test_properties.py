@@ -13,6 +13,7 @@ from torch import Tensor
 
 import fastfed as ff
 from fastfed import kernels
+from fastfed.kernels.table import DECAY, NON_NEGATIVE, Option, ServerRule
 
 from .support import (
     BIG,
@@ -422,7 +423,7 @@ def test_a_finished_client_may_hold_rubbish(backend: str) -> None:
 
 
 @makes_nan
-@pytest.mark.parametrize("rule", ["sgd", "momentum", "adagrad", "adam", "yogi", "ams"])
+@pytest.mark.parametrize("rule", kernels.SERVER_RULES)
 def test_a_nan_stays_in_its_coordinate_and_is_not_forgotten(backend: str, rule: str) -> None:
     x = normal(0, 77)
     state = kernels.server_state(rule, x)
@@ -458,30 +459,42 @@ def test_sps_does_not_hide_a_loss_that_is_not_finite(backend: str) -> None:
 
 # ---- aggregation ----------------------------------------------------------------------------------------------------
 
-SERVERS: dict[str, dict[str, Any]] = {
-    "sgd": {},
-    "momentum": {},
-    "adagrad": {"lr": 0.1},
-    "adam": {"lr": 0.1, "second_moment_of": "delta"},
-    "yogi": {"lr": 0.1},
-    "ams": {"lr": 0.1, "bias_correction": True},
-}
+FURTHER: dict[str, dict[str, Any]] = {"adam": {"second_moment_of": "delta"}, "ams": {"bias_correction": True}}
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
-@pytest.mark.parametrize("rule", SERVERS)
+@pytest.mark.parametrize("rule", kernels.SERVER_RULES)
 def test_aggregate_step_is_sum_then_step(backend: str, rule: str, dtype: torch.dtype) -> None:
+    options = {"lr": 0.1, **FURTHER.get(rule, {})}
     for clients, d in ((1, 7), (3, 4097), (37, 130)):
         deltas, weights = normal(1, clients, d).to(dtype), normal(2, clients)
         x = normal(0, d)
         y = x.clone()
-        made = {"bias_correction": True} if "bias_correction" in SERVERS[rule] else {}
+        made = {"bias_correction": True} if "bias_correction" in options else {}
         fused, apart = kernels.server_state(rule, x, **made), kernels.server_state(rule, y, **made)
         for _ in range(2):
-            kernels.aggregate_step(rule, x, deltas, weights, fused, backend=backend, **SERVERS[rule])
+            kernels.aggregate_step(rule, x, deltas, weights, fused, backend=backend, **options)
             total = kernels.weighted_sum(deltas, weights, backend=backend)
-            kernels.server_step(rule, y, total, apart, backend=backend, **SERVERS[rule])
+            kernels.server_step(rule, y, total, apart, backend=backend, **options)
         assert_same_bits(snapshot(x, fused), snapshot(y, apart), f"{clients} clients:")
+
+
+def test_a_rule_without_second_moment_may_do_without_the_first(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As no rule of the table does: `beta1` 0 leaves m out, and then m would equal the delta."""
+    options = {"lr": Option(1.0, NON_NEGATIVE), "beta1": Option(0.9, DECAY)}
+    monkeypatch.setitem(kernels.SERVER_RULES, "smoothed", ServerRule("smoothed", "momentum", ("m",), options))
+    for dtype in (torch.float32, torch.bfloat16):
+        x, deltas = normal(0, 1031), normal(1, 3, 1031).to(dtype)
+        state = kernels.server_state("smoothed", x, beta1=0.0)
+        assert not state
+        wanted = x + 0.5 * deltas[0].float()
+        kernels.server_step("smoothed", x, deltas[0], state, lr=0.5, beta1=0.0, backend=backend)
+        assert torch.equal(x, wanted)
+        wanted = x + 0.5 * kernels.weighted_sum(deltas, torch.ones(3), backend=backend)
+        kernels.aggregate_step("smoothed", x, deltas, torch.ones(3), state, lr=0.5, beta1=0.0, backend=backend)
+        assert torch.equal(x, wanted)
+    with pytest.raises(ValueError, match="state: lacks m"):
+        kernels.server_step("smoothed", x, deltas[0], {}, lr=0.5, backend=backend)
 
 
 def test_weight_zero_is_absence(backend: str) -> None:
