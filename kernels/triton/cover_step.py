@@ -32,7 +32,6 @@ from .gradient import (
     formula_of,
     gradient_needs_x,
     gradient_of,
-    numbers_of,
     refreshed,
 )
 from .launch import launch
@@ -323,7 +322,7 @@ class Cover:
             mu_size=t.mu_size,
             size=call.x.shape[1],
         )
-        args = (w, gradient_of(call), numbers_of(call), t.tiles, t.tile_count)
+        args = (w, gradient_of(call), call.numbers.scalars, t.tiles, t.tile_count)
         constants = {"FORMULA": formula_of(call), "ACCUMULATES": _accumulates(call), **t.has}
         launch(
             _cover_pass,
@@ -339,7 +338,7 @@ class Cover:
     def settle(self, call: ClientCall, coef: Tensor) -> None:
         """Mu from the maxima, where clients refresh."""
         size = self.tables.mu_size
-        args = (call.state["mu"], self.maxima, coef, numbers_of(call), size)
+        args = (call.state["mu"], self.maxima, coef, call.numbers.scalars, size)
         programs = call.clients * blocks_of(size)
         launch(_settle, programs, call.x, *args, ACCUMULATES=_accumulates(call), BLOCK=block_for(size))
 
