@@ -88,27 +88,28 @@ def server_ams(x, delta, m, v, vmax, n, of_delta):
 
 
 # ---- client directions: (direction, m), v being the second moment of this step already ------------------------------
-# `keep` is 0 where the update floor takes this step's m away, else 1.
+# `n` holds the numbers that all clients share (DirectionScalars of table.py), the two others are the client's own: what
+# corrects v's bias, and `keep`, 0 where the update floor takes this step's m away, else 1.
 
 
-def direction_sgd(g, m, v, beta1, gain1, eps, root_eps, root_scale, keep):
+def direction_sgd(g, m, v, n, root_scale, keep):
     return g, m
 
 
-def direction_momentum(g, m, v, beta1, gain1, eps, root_eps, root_scale, keep):
-    m = first_moment(m, g, beta1, gain1)
+def direction_momentum(g, m, v, n, root_scale, keep):
+    m = first_moment(m, g, n.beta1, n.gain1)
     return m, m
 
 
-def direction_adagrad(g, m, v, beta1, gain1, eps, root_eps, root_scale, keep):
+def direction_adagrad(g, m, v, n, root_scale, keep):
     """With ``beta1 > 0``, m is a running mean of preconditioned gradients (the reference SM3's momentum)."""
-    m = keep * first_moment(m, preconditioned(g, v, eps, root_eps, root_scale), beta1, gain1)
+    m = keep * first_moment(m, preconditioned(g, v, n.eps, n.root_eps, root_scale), n.beta1, n.gain1)
     return m, m
 
 
-def direction_adam(g, m, v, beta1, gain1, eps, root_eps, root_scale, keep):
-    m = keep * first_moment(m, g, beta1, gain1)
-    return preconditioned(m, v, eps, root_eps, root_scale), m
+def direction_adam(g, m, v, n, root_scale, keep):
+    m = keep * first_moment(m, g, n.beta1, n.gain1)
+    return preconditioned(m, v, n.eps, n.root_eps, root_scale), m
 
 
 # ---- numbers per client (float64) -----------------------------------------------------------------------------------

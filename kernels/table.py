@@ -87,6 +87,17 @@ class ServerNumbers(NamedTuple):
         return ServerScalars(*self[: len(ServerScalars._fields)])
 
 
+class DirectionScalars(NamedTuple):
+    """What directions read, and second moments, of the numbers that all clients share."""
+
+    beta1: float
+    gain1: float
+    beta2: float
+    gain2: float
+    eps: float
+    root_eps: float
+
+
 class ClientNumbers(NamedTuple):
     """The numbers of one client step that all clients share; None where the rule or the call does without."""
 
@@ -110,6 +121,10 @@ class ClientNumbers(NamedTuple):
     c: float
     f_star: float
     lr_max: float
+
+    @property
+    def scalars(self) -> DirectionScalars:
+        return DirectionScalars(self.beta1, self.gain1, self.beta2, self.gain2, self.eps, self.root_eps)
 
 
 @dataclass(frozen=True)

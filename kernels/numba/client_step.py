@@ -16,6 +16,7 @@ from torch import Tensor
 
 from .. import covers, phases
 from ..phases import ACTIVE, KEEP, REFRESH, ROOT_SCALE, SCALE, STEP, ClientCall
+from ..table import DirectionScalars
 from . import covers as tiling
 from .bound import (
     Array,
@@ -36,7 +37,6 @@ from .bound import (
 # What the gradient is made of, each (clients, d) or (1, d) or, where the call does without, no row at all: grad,
 # anchor, correction; and the numbers weight_decay, prox. Passed on as one tuple, because every pass needs all of it.
 Sources = tuple[Array, Array, Array, np.float32, np.float32]
-Floats = tuple[np.float32, ...]
 
 _change, _moved = rules.change, rules.moved
 _corrected_gradient, _second_moment = rules.corrected_gradient, rules.second_moment
@@ -106,11 +106,10 @@ def _direction(formula: str) -> Any:
     rule = getattr(rules, f"direction_{formula}")
 
     @jit
-    def direct(g: Array, m: Array, v: Array, numbers: Floats, root_scale: Any, keep: Any) -> Array:
-        beta1, gain1, _, _, eps, root_eps = numbers
+    def direct(g: Array, m: Array, v: Array, numbers: DirectionScalars, root_scale: Any, keep: Any) -> Array:
         direction = np.empty(g.size, np.float32)
         for i in range(g.size):
-            direction[i], m[i] = rule(g[i], m[i], v[i], beta1, gain1, eps, root_eps, root_scale, keep)
+            direction[i], m[i] = rule(g[i], m[i], v[i], numbers, root_scale, keep)
         return direction
 
     return direct
@@ -150,7 +149,7 @@ def _step_kernel(formula: str) -> Callable[..., None]:
     @jit
     def one_chunk(
         client: int, begin: int, end: int, coef: Array, x: Array, sources: Sources, m: Array, v: Array, kept: Array,
-        numbers: Floats, measures: bool, measures_move: bool,
+        numbers: DirectionScalars, measures: bool, measures_move: bool,
     ) -> float:  # fmt: skip
         if coef[client, ACTIVE] == 0:
             return 0.0
@@ -160,7 +159,7 @@ def _step_kernel(formula: str) -> Callable[..., None]:
         if measures:
             first, second = _copied(first), _copied(second)
         if v.shape[0] > 0 and coef[client, REFRESH] > 0:
-            _refresh(second, g, numbers[2], numbers[3])
+            _refresh(second, g, numbers.beta2, numbers.gain2)
         direction = direct(g, first, second, numbers, coef[client, ROOT_SCALE], coef[client, KEEP])
         if measures:
             return square_sum(direction)
@@ -177,7 +176,7 @@ def _step_kernel(formula: str) -> Callable[..., None]:
     @parallel
     def all_chunks(
         coef: Array, x: Array, sources: Sources, m: Array, v: Array, kept: Array,
-        numbers: Floats, measures: bool, measures_move: bool, partials: Array,
+        numbers: DirectionScalars, measures: bool, measures_move: bool, partials: Array,
     ) -> None:  # fmt: skip
         chunks = chunks_of(x.shape[1])
         for index in prange(x.shape[0] * chunks):
@@ -220,7 +219,7 @@ def _cover_kernel(formula: str) -> Callable[..., None]:
 
     @jit
     def second_moment(
-        client: int, tile: Array, row: int, g: Array, nu: Array, minima: Any, numbers: Floats, refreshes: bool
+        client: int, tile: Array, row: int, g: Array, nu: Array, minima: Any, numbers: DirectionScalars, refreshes: bool
     ) -> Array:
         begin, end = tiling.span_of_rows(tile, row)
         if nu.shape[0] > 0 and not refreshes:
@@ -228,13 +227,13 @@ def _cover_kernel(formula: str) -> Callable[..., None]:
         out = np.empty(end - begin, np.float32)
         tiling.cover_minima(out, client, tile, row, minima)
         if refreshes:
-            _refresh(out, g, numbers[2], numbers[3])
+            _refresh(out, g, numbers.beta2, numbers.gain2)
         return out
 
     @jit
     def some_rows(
         client: int, tile: Array, row: int, coef: Array, x: Array, sources: Sources, m: Array, nu: Array,
-        minima: Any, maxima: Any, numbers: Floats, of_gradient: bool, measures: bool,
+        minima: Any, maxima: Any, numbers: DirectionScalars, of_gradient: bool, measures: bool,
     ) -> float:  # fmt: skip
         begin, end = tiling.span_of_rows(tile, row)
         refreshes = of_gradient and coef[client, REFRESH] > 0
@@ -257,7 +256,7 @@ def _cover_kernel(formula: str) -> Callable[..., None]:
     @jit
     def one_tile(
         client: int, tile: Array, coef: Array, x: Array, sources: Sources, m: Array, nu: Array,
-        minima: Any, maxima: Any, numbers: Floats, of_gradient: bool, measures: bool,
+        minima: Any, maxima: Any, numbers: DirectionScalars, of_gradient: bool, measures: bool,
     ) -> float:  # fmt: skip
         total = 0.0
         if coef[client, ACTIVE] == 0:
@@ -271,7 +270,7 @@ def _cover_kernel(formula: str) -> Callable[..., None]:
     @parallel
     def all_tiles(
         tiles: Array, coef: Array, x: Array, sources: Sources, m: Array, nu: Array,
-        minima: Any, maxima: Any, numbers: Floats, of_gradient: bool, measures: bool, partials: Array,
+        minima: Any, maxima: Any, numbers: DirectionScalars, of_gradient: bool, measures: bool, partials: Array,
     ) -> None:  # fmt: skip
         for index in prange(x.shape[0] * tiles.shape[0]):
             client, tile = index // tiles.shape[0], index % tiles.shape[0]
@@ -291,9 +290,8 @@ def _sources(call: ClientCall) -> Sources:
     return call.grad.numpy(), matrix(call.anchor), matrix(call.correction), decay, prox
 
 
-def _numbers(call: ClientCall) -> Floats:
-    n = call.numbers
-    return floats(n.beta1, n.gain1, n.beta2, n.gain2, n.eps, n.root_eps)
+def _numbers(call: ClientCall) -> DirectionScalars:
+    return DirectionScalars._make(floats(*call.numbers.scalars))
 
 
 def _refreshed(coef: Tensor) -> Tensor:

@@ -34,10 +34,9 @@ def _gradient(call: ClientCall, coef: Tensor) -> Tensor:
 
 
 def _direction(call: ClientCall, coef: Tensor, g: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    n, formula = call.numbers, getattr(rules, f"direction_{call.rule.formula}")
+    formula = getattr(rules, f"direction_{call.rule.formula}")
     m = call.state.get("m", torch.zeros_like(g[:1]))
-    keep, root_scale = _column(coef, KEEP), _column(coef, ROOT_SCALE)
-    direction, m = formula(g, m, v, n.beta1, n.gain1, n.eps, n.root_eps, root_scale, keep)
+    direction, m = formula(g, m, v, call.numbers.scalars, _column(coef, ROOT_SCALE), _column(coef, KEEP))
     return direction, m
 
 

@@ -26,7 +26,6 @@ from .gradient import (
     formula_of,
     gradient_needs_x,
     gradient_of,
-    numbers_of,
     refreshed,
 )
 from .launch import launch
@@ -101,14 +100,14 @@ class TritonPasses:
         partials = new_partials(call.x)
         x = call.x if gradient_needs_x(call) else None
         m, v = call.state.get("m"), call.state.get("v")
-        args = (x, gradient_of(call), m, v, coef, numbers_of(call), partials)
+        args = (x, gradient_of(call), m, v, coef, call.numbers.scalars, partials)
         _over_blocks(_direction_squares, call, *args, FORMULA=formula_of(call))
         return fold(partials)
 
     def update(self, call: ClientCall, coef: Tensor) -> Tensor | None:
         partials = new_partials(call.x) if call.rule.step_size == "delta_sgd" else None
         m, v, kept_gradient = (call.state.get(name) for name in ("m", "v", "grad_prev"))
-        args = (call.x, gradient_of(call), m, v, kept_gradient, coef, numbers_of(call), partials)
+        args = (call.x, gradient_of(call), m, v, kept_gradient, coef, call.numbers.scalars, partials)
         _over_blocks(_update, call, *args, FORMULA=formula_of(call))
         return None if partials is None else fold(partials)
 

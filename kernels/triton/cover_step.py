@@ -32,7 +32,6 @@ from .gradient import (
     formula_of,
     gradient_needs_x,
     gradient_of,
-    numbers_of,
     refreshed,
 )
 from .launch import launch
@@ -328,7 +327,7 @@ class Cover:
             mu_size=t.mu_size,
             size=call.x.shape[1],
         )
-        args = (w, gradient_of(call), numbers_of(call), t.tiles, t.tile_count)
+        args = (w, gradient_of(call), call.numbers.scalars, t.tiles, t.tile_count)
         constants = {"FORMULA": formula_of(call), "ACCUMULATES": _accumulates(call), **t.has}
         launch(
             _cover_pass,
@@ -344,7 +343,7 @@ class Cover:
     def settle(self, call: ClientCall, coef: Tensor, resets: bool = False) -> None:
         """Mu from the maxima, where clients refresh; with `resets` the maxima are then zero again."""
         size = self.tables.mu_size
-        args = (call.state["mu"], self.maxima, coef, numbers_of(call), size)
+        args = (call.state["mu"], self.maxima, coef, call.numbers.scalars, size)
         programs = call.clients * blocks_of(size)
         constants = {"ACCUMULATES": _accumulates(call), "RESETS": resets, "BLOCK": block_for(size)}
         launch(_settle, programs, call.x, *args, **constants)

@@ -33,17 +33,6 @@ class Gradient(NamedTuple):
     prox: float
 
 
-class Numbers(NamedTuple):
-    """The numbers that all clients share."""
-
-    beta1: float
-    gain1: float
-    beta2: float
-    gain2: float
-    eps: float
-    root_eps: float
-
-
 def gradient_of(call: ClientCall) -> Gradient:
     """The gradient of a call as its kernels take it."""
     d = call.x.shape[1]
@@ -55,12 +44,6 @@ def gradient_of(call: ClientCall) -> Gradient:
 def gradient_needs_x(call: ClientCall) -> bool:
     """Whether a pass that only measures the gradient has to read x."""
     return call.numbers.weight_decay > 0 or call.numbers.prox > 0
-
-
-def numbers_of(call: ClientCall) -> Numbers:
-    """The shared numbers of a call as its kernels take them."""
-    n = call.numbers
-    return Numbers(n.beta1, n.gain1, n.beta2, n.gain2, n.eps, n.root_eps)
 
 
 def formula_of(call: ClientCall) -> Any:
@@ -105,6 +88,4 @@ def refreshed(v, g, n, refresh):
 @device
 def direction(g, m, v, n, coef, client, FORMULA: tl.constexpr):
     """(direction, m) of the rule."""
-    keep = coefficient(coef, client, KEEP)
-    root_scale = coefficient(coef, client, ROOT_SCALE)
-    return FORMULA(g, m, v, n.beta1, n.gain1, n.eps, n.root_eps, root_scale, keep)
+    return FORMULA(g, m, v, n, coefficient(coef, client, ROOT_SCALE), coefficient(coef, client, KEEP))

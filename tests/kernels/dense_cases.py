@@ -202,7 +202,7 @@ def _update(case: Case, call: Call, client: int, own: dict[str, Tensor], dtype: 
             own["v"][span] = rules.second_moment(own["v"][span], g * g, s.beta2, s.gain2)
         m, v = (own[name][span] if name in own else torch.zeros_like(x) for name in "mv")
         formula = getattr(rules, f"direction_{case.formula}")
-        direction, m = formula(g, m, v, s.beta1, s.gain1, s.eps, s.root_eps, coef[ROOT_SCALE], coef[KEEP])
+        direction, m = formula(g, m, v, s, coef[ROOT_SCALE], coef[KEEP])
         if "m" in own:
             own["m"][span] = m
         own["x"][span] = rules.moved(x, direction, coef[STEP])
