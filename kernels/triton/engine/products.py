@@ -292,7 +292,7 @@ def _update_forward(
 
 def forward(m: Dense, batch: int, x: Tensor, value: Tensor, out: Tensor, lengths: Tensor) -> None:
     """`out` = curve(W value + bias), for the models x (clients, d)."""
-    tile = tile_of(m, batch)._replace(stages=3)
+    tile = tile_of(m, batch)._replace(warps=8)
     programs = len(x) * -(-m.outputs // tile.n) * -(-batch * m.rows // tile.r)
     args = (x, value, out, lengths, m.weight, m.bias or m.weight, x.stride(0))
     _launch(_forward, programs, tile, x, *args, CURVE=m.curve, **_sizes(m, tile, batch))
