@@ -129,7 +129,7 @@ setup(
         "fastfed": ["py.typed", "*.pyi"],
         "fastfed.csrc": ["*.h", "cpu/**/*.h", "cuda/*"],
         "fastfed.data": ["embedded/*"],
-        "fastfed.report": ["page.*"],
+        "fastfed.app.report": ["page.*"],
     },
     ext_modules=[extension()],
     cmdclass={"build_ext": BuildExtension},

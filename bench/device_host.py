@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from .. import simulation
-from ..record import ROOMS
+from ..record.history import ROOMS
 from .device_rounds import round_of, simulation_of, steps_of
 from .stubbed import as_on_the_host, stubbed_card
 from .workloads import WORKLOADS

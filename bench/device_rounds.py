@@ -14,8 +14,8 @@ from .. import models
 from ..clients import SGD, SM3, Adam, Client, DeltaSGD
 from ..data import Examples, Federated, Pixels
 from ..packing import Packing
+from ..server import ServerModel
 from ..simulation import Simulation
-from ..step import ServerModel
 from ..train.device.engine import Device
 from ..train.work import RoundWork
 from . import synthetic

@@ -19,9 +19,9 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from ..doctor import machine
-from ..events import EventQueue
+from ..app.doctor import machine
 from ..fleet import Fleet, Windows
+from ..plan.events import EventQueue
 from .neighbours import TOLERABLE, busy
 
 STEPS = 100  # of every client; a second each, but for the spread

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from ..doctor import machine, versions
+from ..app.doctor import machine, versions
 from ..kernels import registry
 from . import bound
 from .cases import CASES, Bout, Case

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ..doctor import machine, versions
+from ..app.doctor import machine, versions
 from . import memory
 from .agreement import ALL_STEPS, FIRST_STEP, Disagreement, compare
 from .choosing import choose

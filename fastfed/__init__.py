@@ -20,7 +20,7 @@ from . import (
 )
 from ._version import __version__
 from .packing import Packing
-from .record import History
+from .record.history import History
 from .simulation import Simulation
 
 __all__ = [

@@ -15,7 +15,7 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from .client_store import ClientStore
+from .exchange.client_store import ClientStore
 from .kernels import Stream, uniform
 from .kernels.check import FLOATS
 from .kernels.table import FINITE, FLAG

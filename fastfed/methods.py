@@ -13,10 +13,11 @@ from typing import Any, Literal
 
 from torch import nn
 
-from . import clients, compression, costs, exchange, servers, timing, tune
+from . import clients, compression, exchange, servers, timing, tune
 from .clients import Client
 from .fleet import Fleet
 from .packing import Packing
+from .record import costs
 from .servers import Server
 
 Settings = dict[str, Any]

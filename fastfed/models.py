@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .recipe import remembered
+from .saved.recipe import remembered
 
 
 class LSTM(nn.Module):

@@ -15,8 +15,6 @@ from typing import Any, Literal
 
 from torch import Tensor, nn
 
-from . import checkpoint as checkpoints
-from . import costs
 from ._version import __version__
 from .aggregate import Aggregate, Mean, Reduction
 from .aggregate.chain import Chain
@@ -27,20 +25,33 @@ from .clients import Blend, Client
 from .compression import Compression, Compressor
 from .data import Federation
 from .devices import Devices, find_devices, written
-from .evaluate import Evaluator, evaluation_visit, metric_of
 from .exchange import Exchange
 from .losses import Loss
 from .packing import Packing
 from .plan import LocalWork, Orders, Planner, Poisson, RoundPlan, SyncPlanner, Tuning, participation
 from .privacy import Ledger, Privacy
-from .progress import display
-from .recipe import recipe_of
-from .record import ROOMS, History, Row, finite, reaches, recorders, training_columns
-from .resume import below, constants, describe, made_again, model_again, moved, run_id, setting_json, settings_again
+from .record import costs
+from .record.evaluate import Evaluator, evaluation_visit, metric_of
+from .record.history import ROOMS, History, Row, finite, reaches, training_columns
+from .record.progress import display
+from .record.writers import recorders
+from .saved import checkpoint as checkpoints
+from .saved.recipe import recipe_of
+from .saved.restore import (
+    below,
+    constants,
+    describe,
+    made_again,
+    model_again,
+    moved,
+    run_id,
+    setting_json,
+    settings_again,
+)
 from .schedules import Schedule
+from .server import ServerModel
 from .servers import FedAvg, Server
 from .settings import check_privacy, check_settings
-from .step import ServerModel
 from .timing import EventPlanner, Timing
 from .train import Outcome, RoundWork
 from .train.executors import make

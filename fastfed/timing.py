@@ -17,12 +17,12 @@ from torch import Tensor
 from .clients import Blend
 from .fleet import Fleet
 from .kernels import Stream
-from .participation import Uniform, uniforms
-from .plan import Memoryless, Orders, Planner, RoundPlan, Tuning
+from .plan.participation import Uniform, uniforms
+from .plan.round import Memoryless, Orders, Planner, RoundPlan, Tuning
 from .purposes import Purpose
 
 if TYPE_CHECKING:
-    from .events import EventQueue
+    from .plan.events import EventQueue
 
 
 class Timing(Protocol):
@@ -195,7 +195,7 @@ class Waves:
 
 
 def _queue(orders: Orders, fleet: Fleet, bytes_moved: int, **options: int | bool | None) -> EventQueue:
-    from .events import EventQueue  # here: it compiles its loop, which others need not wait for
+    from .plan.events import EventQueue  # here: it compiles its loop, which others need not wait for
 
     clients = orders.sizes.numel()
     fleet.check(clients)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from .aggregate import Aggregate
 from .clients import SGD, Client
-from .plan import Counting, RoundPlan, Tuning
+from .plan.round import Counting, RoundPlan, Tuning
 from .train import Outcome
 
 

@@ -11,7 +11,8 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from fastfed import Packing, cli
+from fastfed import Packing
+from fastfed.app import cli
 from fastfed.bench import bound, cases, kernels, peers, table, targets, timing
 from fastfed.bench.place import CPU, Place, find_place
 from fastfed.bench.rows import Row

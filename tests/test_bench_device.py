@@ -20,7 +20,7 @@ from fastfed.bench import device_kernels as kernels
 from fastfed.bench.device_costs import FEW, IN_LANES, Moved
 from fastfed.bench.stubbed import as_on_the_host, stubbed_card
 from fastfed.kernels import registry
-from fastfed.record import ROOMS
+from fastfed.record.history import ROOMS
 from fastfed.train.device import lanes
 
 if registry.interpreting():

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from typer.testing import CliRunner
 
-from fastfed import cli
+from fastfed.app import cli
 from fastfed.bench import (
     agreement,
     contenders,

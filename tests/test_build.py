@@ -126,7 +126,7 @@ def test_without_the_extension_it_runs_on_numba_and_doctor_says_so(installed: Pa
 import json, sys
 sys.path.insert(0, sys.argv[1])
 import torch, fastfed as ff
-from fastfed import doctor
+from fastfed.app import doctor
 x, delta = torch.zeros(100), torch.ones(100)
 ff.kernels.server_step("sgd", x, delta, {}, lr=0.5)
 found = {"file": ff.__file__, "x": x.tolist(), "why": ff.kernels.backends()["cpp"]}

@@ -24,7 +24,7 @@ import typer
 from typer.testing import CliRunner
 
 import fastfed as ff
-from fastfed import cli, config, sweep
+from fastfed.app import cli, config, sweep
 from fastfed.bench import cases, device_costs, events, gpu_report, host_time
 
 ROOT = Path(__file__).parents[1]
@@ -337,7 +337,7 @@ def test_the_page_adds_rules(extended: Path) -> None:
     """On the backends that Python makes, without the five large ones of the cases."""
     small = "nesterov and (reference or numba) and not (1000003 or 4097)"
     complete = "has_cases or has_an_oracle or readme_names"
-    passed = passed_there(extended, f"({small}) or {complete}", CASES, ORACLES, "tests/test_cli.py")
+    passed = passed_there(extended, f"({small}) or {complete}", CASES, ORACLES, "tests/app/test_cli.py")
     assert passed == 2 * (OF_RULES - 5 + 2) + 3
     assert passed_there(extended, "nesterov-7 and triton", CASES, TRITON_INTERPRET="1") == 3
     rounds = """

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from .. import kernels
 from ..compression import Compressor
-from ..plan import RoundPlan
+from ..plan.round import RoundPlan
 from ..train import DeltaPolicy, Outcome
 from ..train.policy import shares
 from .noise import Noise
@@ -87,7 +87,8 @@ class Chain:
             deltas = encoded.decoded
             columns["bytes_up"] = encoded.bytes * (len(deltas) + plan.late_uploads)
         weights = share[sent]
-        deltas, weights = deltas[weights > 0], weights[weights > 0]
+        if bool((weights == 0).any()):
+            deltas, weights = deltas[weights > 0], weights[weights > 0]
         if not len(deltas):
             return torch.zeros_like(outcome.delta), columns
         if policy.clip is not None:

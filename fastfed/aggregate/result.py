@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from ..plan import RoundPlan
+from ..plan.round import RoundPlan
 from ..train import DeltaPolicy, Outcome
 
 
@@ -39,7 +39,8 @@ class Aggregator(Protocol):
     """Makes the round's aggregate. `keeps_deltas`: it wants to see every client's delta. `tensors` and `load` carry
     what it remembers through a checkpoint."""
 
-    keeps_deltas: bool
+    @property
+    def keeps_deltas(self) -> bool: ...
 
     def policy(self, plan: RoundPlan, examples: Tensor) -> DeltaPolicy:
         """What the train room does to the deltas of clients with `examples` (n,) each, as they come."""

@@ -8,7 +8,7 @@ from typing import Literal, Protocol
 import torch
 from torch import Tensor
 
-from ..plan import RoundPlan
+from ..plan.round import RoundPlan
 
 
 class Weights(Protocol):

@@ -1,28 +1,34 @@
 """Data: the flat example store that every executor reads, data sets, and how they are dealt to clients."""
 
 from .arrays import as_dataset, from_arrays, from_torch
-from .cifar import cifar10, cifar100
 from .dataset import Dataset, Federated, Federation, Visit
-from .digits import digits
 from .disk import open_store, save_store
 from .errors import DataError
 from .generated import Generated
-from .idx import emnist, fashion_mnist, mnist, qmnist
-from .leaf import leaf
-from .partition import dirichlet, iid, natural, pachinko
-from .partition_file import load_partition, save_partition
-from .picture import draw_partition
-from .shakespeare import shakespeare_plays
-from .stackexchange import stack_exchange
-from .store import Examples, Inputs, Pixels, Sparse
-from .synthetic import synthetic_autoencoder, synthetic_images, synthetic_regression, synthetic_tags, synthetic_text
-from .tff import (
+from .loaders.cifar import cifar10, cifar100
+from .loaders.digits import digits
+from .loaders.idx import emnist, fashion_mnist, mnist, qmnist
+from .loaders.leaf import leaf
+from .loaders.shakespeare import shakespeare_plays
+from .loaders.stackexchange import stack_exchange
+from .loaders.synthetic import (
+    synthetic_autoencoder,
+    synthetic_images,
+    synthetic_regression,
+    synthetic_tags,
+    synthetic_text,
+)
+from .loaders.tff import (
     federated_cifar100,
     federated_emnist,
     federated_shakespeare,
     stack_overflow_nwp,
     stack_overflow_tags,
 )
+from .partition import dirichlet, iid, natural, pachinko
+from .partition_file import load_partition, save_partition
+from .picture import draw_partition
+from .store import Examples, Inputs, Pixels, Sparse
 
 __all__ = [
     "DataError",

@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.utils.data import Dataset as TorchDataset
 from torch.utils.data import IterableDataset, TensorDataset
 
-from ..recipe import remembered
+from ..saved.recipe import remembered
 from .dataset import Dataset, Federated, deal
 from .normalise import Statistic, numbers
 from .store import Examples, Inputs, Pixels, Sparse

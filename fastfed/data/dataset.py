@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..recipe import Recipe
+from ..saved.recipe import Recipe
 from .store import Examples, Inputs, Pixels, Sparse
 
 

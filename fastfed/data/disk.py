@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..recipe import remembered
+from ..saved.recipe import remembered
 from .dataset import Federated
 from .errors import DataError
 from .store import Examples, Inputs, Pixels, Sparse

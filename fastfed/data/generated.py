@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from ..recipe import Recipe
+from ..saved.recipe import Recipe
 from .dataset import Visit
 from .store import Examples
 

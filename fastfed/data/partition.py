@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..kernels import Stream, permutation
 from ..purposes import Purpose
-from ..recipe import remembered
+from ..saved.recipe import remembered
 from .arguments import check_real, check_whole
 from .dataset import Dataset, Federated, deal
 from .exact import Floats, exp

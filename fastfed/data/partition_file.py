@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..recipe import remembered
+from ..saved.recipe import remembered
 from .dataset import Dataset, Federated
 from .errors import DataError
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from fastfed.data import DataError, Dataset, Pixels
-from fastfed.data.cifar import cifar10, cifar100
+from fastfed.data.loaders.cifar import cifar10, cifar100
 from fastfed.data.normalise import STATISTICS
 
 ROWS = 3

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from fastfed.data import Dataset, Pixels
-from fastfed.data.digits import digits
+from fastfed.data.loaders.digits import digits
 from fastfed.data.normalise import STATISTICS
 
 PUBLISHED_CLASSES = [178, 182, 177, 183, 181, 182, 181, 179, 174, 180]

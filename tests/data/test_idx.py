@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from fastfed.data import DataError, Dataset, Pixels
-from fastfed.data.idx import emnist, fashion_mnist, mnist, qmnist
+from fastfed.data.loaders.idx import emnist, fashion_mnist, mnist, qmnist
 from fastfed.data.normalise import STATISTICS
 
 SHARED = Path(__file__).parents[2].parent / "shared" / "data"

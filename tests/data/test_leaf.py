@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from fastfed.data import DataError, Examples
-from fastfed.data.leaf import leaf
-from fastfed.data.text import character_tokens
+from fastfed.data.loaders.leaf import leaf
+from fastfed.data.loaders.text import character_tokens
 
 Users = dict[str, tuple[list[Any], list[Any]]]
 

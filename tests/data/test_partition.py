@@ -354,7 +354,7 @@ def test_partitions_remember_how_they_were_made() -> None:
 
 
 def data_with_recipe() -> Dataset:
-    from fastfed.recipe import Recipe
+    from fastfed.saved.recipe import Recipe
 
     return balanced(100, 5, recipe=Recipe("data.digits", {}))
 

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from fastfed.data import DataError, Dataset, Examples
-from fastfed.data.shakespeare import read_roles, shakespeare_plays
-from fastfed.data.text import CHARACTERS
+from fastfed.data.loaders.shakespeare import read_roles, shakespeare_plays
+from fastfed.data.loaders.text import CHARACTERS
 
 PLAYS = Path(__file__).parents[2].parent / "shared" / "data" / "shakespeare_roles"
 needs_plays = pytest.mark.skipif(not PLAYS.is_dir(), reason="the plays are absent: ../shared/data/shakespeare_roles")

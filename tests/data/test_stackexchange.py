@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from fastfed.data import DataError, Dataset, Sparse
-from fastfed.data.stackexchange import read_posts, read_questions, stack_exchange
+from fastfed.data.loaders.stackexchange import read_posts, read_questions, stack_exchange
 
 SITES = Path(__file__).parents[2].parent / "shared" / "data" / "stackexchange"
 needs_sites = pytest.mark.skipif(not SITES.is_dir(), reason="the sites are absent: ../shared/data/stackexchange")

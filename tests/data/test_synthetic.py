@@ -14,9 +14,10 @@ from scipy import stats
 from torch import Tensor, nn
 
 from fastfed import kernels
-from fastfed.data import Examples, Pixels, Sparse, sampling, synthetic
+from fastfed.data import Examples, Pixels, Sparse, sampling
 from fastfed.data.generated import Generated, generate
-from fastfed.data.synthetic import (
+from fastfed.data.loaders import synthetic
+from fastfed.data.loaders.synthetic import (
     synthetic_autoencoder,
     synthetic_images,
     synthetic_regression,

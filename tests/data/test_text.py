@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from fastfed.data.text import (
+from fastfed.data.loaders.text import (
     CHARACTER_TOKENS,
     CHARACTERS,
     PAD,

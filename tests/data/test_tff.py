@@ -14,9 +14,9 @@ import pytest
 import torch
 
 from fastfed.data import DataError, Dataset, Examples, Pixels, Sparse
-from fastfed.data import tff as module
-from fastfed.data.text import CHARACTERS, character_sequences
-from fastfed.data.tff import (
+from fastfed.data.loaders import tff as module
+from fastfed.data.loaders.text import CHARACTERS, character_sequences
+from fastfed.data.loaders.tff import (
     federated_cifar100,
     federated_emnist,
     federated_shakespeare,

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-from fastfed import runs
+from fastfed.app import runs
 
 from .setups import (
     CHECKPOINTS,

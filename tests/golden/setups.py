@@ -18,11 +18,11 @@ from typing import Any
 import torch
 
 import fastfed as ff
-from fastfed import runs
-from fastfed.config import parse
+from fastfed.app import runs
+from fastfed.app.config import parse
 from fastfed.kernels import registry
 
-from ..config.support import tables
+from ..app.config.support import tables
 from ..simulation.support import simulation, small_federation
 
 Hashes = dict[str, dict[str, str]]

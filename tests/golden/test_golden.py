@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import fastfed as ff
-from fastfed import runs
+from fastfed.app import runs
 from fastfed.kernels import registry
 
 from ..simulation.support import small_model

@@ -12,18 +12,7 @@ from torch import Tensor, nn
 from fastfed import models
 from fastfed.program import trace
 
-from .support import (
-    Case,
-    Net,
-    after_conv,
-    check,
-    linear_then,
-    parameter,
-    picture,
-    sequence,
-    tokens,
-    vector,
-)
+from .support import Case, Net, after_conv, check, linear_then, parameter, picture, sequence, tokens, vector
 
 
 def unpacked_lstm(net: Any, x: Any) -> Any:

@@ -14,16 +14,7 @@ from torch import nn
 
 from fastfed import models
 
-from .support import (
-    Block,
-    Case,
-    Net,
-    check,
-    picture,
-    sequence,
-    tokens,
-    vector,
-)
+from .support import Block, Case, Net, check, picture, sequence, tokens, vector
 
 
 def residual(net: Any, x: Any) -> Any:

@@ -13,18 +13,7 @@ from torch import nn
 from fastfed import models
 from fastfed.program import Program, describe, trace
 
-from .support import (
-    Case,
-    Net,
-    check,
-    conv,
-    parameter,
-    picture,
-    sequence,
-    sparse,
-    tokens,
-    vector,
-)
+from .support import Case, Net, check, conv, parameter, picture, sequence, sparse, tokens, vector
 from .test_graphs import GRAPHS
 
 

@@ -7,18 +7,7 @@ from torch import nn
 
 from fastfed import models
 
-from .support import (
-    Case,
-    Net,
-    check,
-    conv,
-    of,
-    picture,
-    sequence,
-    sparse,
-    tokens,
-    vector,
-)
+from .support import Case, Net, check, conv, of, picture, sequence, sparse, tokens, vector
 
 LAYERS = {
     "linear": Case(lambda: nn.Linear(6, 3), vector, "linear"),

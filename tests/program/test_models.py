@@ -11,14 +11,7 @@ from fastfed import models
 from fastfed.data.store import Pixels
 from fastfed.program import trace
 
-from .support import (
-    Case,
-    check,
-    picture,
-    sparse,
-    tokens,
-    vector,
-)
+from .support import Case, check, picture, sparse, tokens, vector
 
 MODELS = {
     "softmax_regression": Case(models.softmax_regression, lambda: vector(784), "linear", "cross_entropy"),

@@ -15,20 +15,7 @@ from fastfed import models
 from fastfed.data.store import Inputs
 from fastfed.program import Unsupported, trace
 
-from .support import (
-    Block,
-    Net,
-    after_conv,
-    conv,
-    linear_then,
-    of,
-    parameter,
-    picture,
-    sequence,
-    sparse,
-    tokens,
-    vector,
-)
+from .support import Block, Net, after_conv, conv, linear_then, of, parameter, picture, sequence, sparse, tokens, vector
 
 
 @dataclass(frozen=True)

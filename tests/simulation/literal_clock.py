@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fastfed.events import EventQueue
 from fastfed.kernels import Stream, uniform
+from fastfed.plan.events import EventQueue
 from fastfed.purposes import Purpose
 
 Settings = dict[str, Any]

@@ -313,8 +313,8 @@ def test_an_evaluation_is_fetched_in_one_piece(counted: Traffic) -> None:
 
 def test_large_evaluations_go_there_in_portions(counted: Traffic, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = CASES["FedAvg"].simulation("batched", NAME).evaluate(per_client=True)
-    monkeypatch.setattr("fastfed.evaluate._DEVICE_CHUNK", 8)
-    monkeypatch.setattr("fastfed.evaluate._DEVICE_LOAD", 25)
+    monkeypatch.setattr("fastfed.record.evaluate._DEVICE_CHUNK", 8)
+    monkeypatch.setattr("fastfed.record.evaluate._DEVICE_LOAD", 25)
     sim = CASES["FedAvg"].simulation("batched", NAME)
     sim.evaluate()
     counted.clear()

@@ -18,7 +18,7 @@ import torch
 from scipy import stats
 
 import fastfed as ff
-from fastfed.plan import LocalWork, Orders, Tuning
+from fastfed.plan.round import LocalWork, Orders, Tuning
 from fastfed.train.threads import one_thread_per_operation
 
 from . import literal, literal_blend

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import fastfed as ff
-from fastfed.record import read_json_lines
+from fastfed.record.writers import read_json_lines
 
 from .support import simulation, small_federation, small_model
 
@@ -392,7 +392,7 @@ def test_without_a_test_set() -> None:
 def test_lines_tell_the_progress_where_there_is_no_terminal(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fastfed.progress._SECONDS_BETWEEN_LINES", 0.0)
+    monkeypatch.setattr("fastfed.record.progress._SECONDS_BETWEEN_LINES", 0.0)
     simulation().run(rounds=2, evaluate_every=2)
     lines = capsys.readouterr().err.splitlines()
     assert [line.split()[1] for line in lines] == ["1/2", "2/2"]

@@ -15,8 +15,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from fastfed.app.commands import terminal
 from fastfed.cards import Card
-from fastfed.commands import terminal
 from fastfed.kernels import registry
 from fastfed.train.device import self_test
 from fastfed.train.device.self_test import SelfTestFailed, Verdict

@@ -1,0 +1,226 @@
+"""`fastfed data list | check | show`: what data there is, and who has what of it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from .run import DataOption, File, Sets
+from .terminal import FAILED, complain, console, say
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from ...data import Federation
+
+app = typer.Typer(
+    help="Data sets: which there are, which a directory holds, who has what.\n\nExample: fastfed data list",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+
+# ---- list -----------------------------------------------------------------------------------------------------------
+
+
+@app.command("list")
+def list_all() -> None:
+    """Show every data set and what it needs.
+
+    Example: fastfed data list
+    """
+    from rich.markup import escape
+    from rich.table import Table
+
+    from ..config.kinds import LOADERS, has_clients
+    from ..config.stand_ins import STAND_INS
+
+    table = Table(show_lines=True)
+    for heading in ("name", "what it is", "clients", "keys"):
+        table.add_column(heading, overflow="fold")
+    for name, load in LOADERS.items():
+        clients = "its own" if has_clients(load) else "by a partition"
+        table.add_row(name, escape(_summary(load)), clients, escape("\n".join(_keys(load))))
+    shown = console()
+    shown.print(table)
+    shown.print(f"Partitions: {'; '.join(_partitions())}", highlight=False, markup=False)
+    shown.print(f"--data synthetic stands in for {', '.join(STAND_INS)}", highlight=False, markup=False)
+
+
+def _summary(function: object) -> str:
+    return " ".join((inspect.getdoc(function) or "").split("\n\n")[0].split())
+
+
+def _keys(function: Callable[..., Any]) -> Iterator[str]:
+    from ..config.options import REQUIRED, options_of
+
+    for option in options_of(function).values():
+        if option.name != "data":
+            yield option.name if option.default is REQUIRED else f"{option.name} = {option.default!r}"
+
+
+def _partitions() -> Iterator[str]:
+    from ..config.kinds import PARTITIONS
+
+    for name, deal in PARTITIONS.items():
+        yield f"{name} ({', '.join(_keys(deal))})"
+
+
+# ---- check ----------------------------------------------------------------------------------------------------------
+
+
+@app.command()
+def check(
+    root: Annotated[Path, typer.Argument(metavar="ROOT", help="A directory with data, or with directories of data.")],
+) -> None:
+    """Say which of the known data sets a directory holds, and whether they load.
+
+    Looks into ROOT and the directories in it. Data sets with files of the same names (MNIST, Fashion-MNIST) cannot be
+    told apart. Exit code 1 if one does not load, or if there is none.
+
+    Example: fastfed data check ~/data
+    """
+    from rich.markup import escape
+    from rich.table import Table
+
+    if not root.is_dir():
+        raise typer.BadParameter(f"{root} is not a directory", param_hint="ROOT")
+    table = Table()
+    for heading in ("name", "root", "loads", "examples"):
+        table.add_column(heading, overflow="fold")
+    broken = 0
+    for name, place, problem, holds in _found(root):
+        broken += problem is not None
+        table.add_row(name, escape(place), "[green]yes[/]" if problem is None else escape(problem), holds)
+    if not table.row_count:
+        complain(f"{root}: holds none of the data sets that FastFed knows (`fastfed data list`)")
+        raise typer.Exit(FAILED)
+    console().print(table)
+    if broken:
+        raise typer.Exit(FAILED)
+
+
+def _found(root: Path) -> Iterator[tuple[str, str, str | None, str]]:
+    """Of every data set that is there: its name, where, what is wrong with it, and how much it holds."""
+    from ..config.kinds import LOADERS
+    from ..config.source import directories
+
+    places = [root, *sorted(p for p in root.iterdir() if p.is_dir() and not p.name.startswith("."))]
+    for place in places:
+        for name, load in LOADERS.items():
+            found = _find(load, directories(load), place, places)
+            if found is not None:
+                yield name, *found
+
+
+def _find(
+    load: Callable[..., Any], keys: list[str], place: Path, places: list[Path]
+) -> tuple[str, str | None, str] | None:
+    """Where a data set is, what is wrong with it, and how much it holds; None if it is not in this place."""
+    if not keys:
+        return None
+    alone = _try(load, {keys[0]: place})
+    if alone is not None:
+        return str(place), *alone
+    for other in places if len(keys) > 1 else ():  # files may lie in two directories; in the wrong two they do not load
+        outcome = _try(load, {keys[0]: place, keys[1]: other})
+        if outcome is not None and outcome[0] is None:
+            return f"{place}, {other}", *outcome
+    return None
+
+
+def _try(load: Callable[..., Any], places: Mapping[str, Path]) -> tuple[str | None, str] | None:
+    """What is wrong and how much there is; None if the files are not there at all."""
+    from ...data import DataError
+
+    try:
+        made = load(**places)
+    except DataError as error:
+        return None if not error.path.exists() or error.path in places.values() else (str(error), "-")
+    except (ValueError, OSError, ImportError) as error:
+        return str(error), "-"
+    train = getattr(made, "train", None) or made.examples
+    return None, f"{len(train):,} + {len(made.test or ()):,}"
+
+
+# ---- show -----------------------------------------------------------------------------------------------------------
+
+
+@app.command()
+def show(
+    file: File,
+    sets: Sets = None,
+    data: DataOption = None,
+    plot: Annotated[Path | None, typer.Option(help="Write a picture of the partition (.png, .svg, .pdf).")] = None,
+) -> None:
+    """Show the clients of a configuration: how many, their sizes, and who has which classes.
+
+    Example: fastfed data show digits.toml --set data.alpha=0.01 --plot out/partition.png
+    """
+    from ...data import draw_partition
+    from .. import config as configs
+
+    fed = configs.load(file, sets or (), data or ()).federation()
+    shown = console()
+    shown.print(sizes(fed))
+    classes = partition(fed)
+    if classes is not None:
+        shown.print(classes)
+    if plot is None:
+        return
+    try:
+        draw_partition(fed, plot)  # type: ignore[arg-type]
+    except (TypeError, ValueError) as error:
+        raise configs.ConfigError(f"--plot: {error}") from error
+    say(f"Picture: {plot.resolve()}")
+
+
+def sizes(fed: Federation) -> Table:
+    """A federation in numbers."""
+    from rich.table import Table
+
+    number = fed.sizes.double()
+    table = Table(title=fed.name, show_header=False)
+    rows = {
+        "clients": f"{len(fed):,}",
+        "examples": f"{int(fed.sizes.sum()):,}",
+        "test examples": f"{len(fed.test):,}" if fed.test is not None else "-",
+        "examples of a client": f"{int(number.min()):,} to {int(number.max()):,}, mean {float(number.mean()):,.1f}, "
+        f"median {float(number.median()):,.0f}",
+    }
+    for key, value in rows.items():
+        table.add_row(key, value)
+    return table
+
+
+_SHADES = " ░▒▓█"
+_CLIENTS_ACROSS, _MOST_CLASSES = 60, 64
+
+
+def partition(fed: Federation) -> Table | None:
+    """Classes by clients, darker where a client has more; None where examples have no class, or there are too many."""
+    from rich.table import Table
+
+    from ..runs import who_has_what
+
+    told = who_has_what(fed)
+    if told["counts"] is None or len(told["classes"]) > _MOST_CLASSES:
+        return None
+    counts = told["counts"][:_CLIENTS_ACROSS]
+    most = max(1, max(map(max, counts)))
+    table = Table(title=f"{len(counts)} of {len(fed):,} clients across (█: {most:,} examples)")
+    for heading in ("class", "clients", "examples"):
+        table.add_column(heading, no_wrap=True, justify="right" if heading == "examples" else "left")
+    for kind, name in enumerate(told["classes"]):
+        row = [client[kind] for client in counts]
+        table.add_row(name, "".join(_shade(n, most) for n in row), f"{sum(row):,}")
+    return table
+
+
+def _shade(number: int, most: int) -> str:
+    """Anything is more than nothing."""
+    return _SHADES[0] if number == 0 else _SHADES[max(1, round(number / most * (len(_SHADES) - 1)))]

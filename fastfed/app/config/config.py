@@ -1,0 +1,242 @@
+"""A configuration as a whole: its tables put together, and the simulation they describe."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from ...data import Federation
+from ...devices import find_devices
+from ...kernels.table import nearest
+from ...simulation import Simulation
+from . import document as documents
+from . import method as methods
+from . import running
+from .errors import ConfigError
+from .kinds import METHODS, find, name_of
+from .options import without_none, written
+from .parts import BLEND, SERVER, TABLES, make_blend, make_privacy, write_client
+from .source import Data, Source, check_fit, make_model, model_source
+from .stand_ins import check_data, with_data
+
+_KEYS = (
+    "name", "method", "method_options", "data", "model", "client", "server", "run", "schedule", "timing", "tuner",
+    "privacy", "compression", "aggregation", "exchange",
+)  # fmt: skip
+_FURTHER = ("timing", "tuner", "privacy", "compression", "aggregation", "exchange")  # tables of settings, each optional
+
+
+@dataclass(frozen=True)
+class Config:
+    """What a file says. `settings` are arguments of ``Simulation``, `going` those of its `run`; defaults are left out.
+
+    `method_options` are what the method was called with: its own switches, and the rules it leaves open. `name` is how
+    a run is called, None for the name of its directory.
+    """
+
+    name: str | None
+    method: str | None
+    method_options: Mapping[str, Any]
+    data: Data
+    model: Source
+    settings: Mapping[str, Any]
+    going: Mapping[str, Any]
+
+    @property
+    def seed(self) -> int:
+        """The seed of cohorts, batches and the model's first weights."""
+        return int(running.write({**self.settings, **self.going})["seed"])
+
+    def federation(self) -> Federation:
+        """Loads the data and deals it to clients."""
+        return self.data.make()
+
+    def make_model(self) -> nn.Module:
+        """The model that the run starts from."""
+        return make_model(self.model, self.seed)
+
+    def simulation(self, fed: Federation | None = None) -> Simulation:
+        """The simulation; `fed` where the data is loaded already."""
+        self._check_device()
+        fed = self.federation() if fed is None else fed
+        model = self.make_model()
+        check_fit(model, fed, running.write(self.settings)["loss"])
+        try:
+            sim = Simulation(model, fed, **self.settings)
+            sim.run(**{**self.going, **({"rounds": 0} if self._counts else {})}, progress=False)  # checks the rest
+        except (ValueError, TypeError) as error:
+            raise ConfigError(self.located(error)) from error
+        return sim
+
+    def _check_device(self) -> None:
+        """A device that is not there is refused before anything is loaded."""
+        device = running.write(self.settings)["device"]
+        try:
+            find_devices(device)
+        except ValueError as error:
+            raise ConfigError(f"run.{error}") from error
+
+    @property
+    def _counts(self) -> bool:
+        """Whether the number of rounds, if there is one, is one."""
+        rounds = self.going.get("rounds")
+        return rounds is None or rounds >= 0
+
+    def located(self, error: Exception) -> str:
+        """The sentence of a simulation's error, with the dotted key of the setting that it names."""
+        begins = re.match(r"\w+", str(error))
+        word = begins[0] if begins else ""
+        if word.endswith("_schedule"):
+            return f"schedule.{str(error).replace('_schedule', '', 1)}"
+        if word in running.options():
+            return f"run.{error}"
+        for table in ("client", "server", *_FURTHER):
+            made = self.settings.get(table)
+            for place, part in _nested(table, made):
+                if any(field.name == word for field in fields(part)):
+                    return f"{place}.{error}"
+        return str(error)
+
+    def resolved(self) -> dict[str, Any]:
+        """Every key with its value, defaults included; None where a file would say "none"."""
+        tables: dict[str, Any] = {} if self.name is None else {"name": self.name}
+        if self.method is not None:
+            tables["method"] = self.method
+            own = methods.own_options(self.method)
+            if own:
+                source = Source(self.method, METHODS[self.method], self.method_options)
+                tables["method_options"] = {k: v for k, v in source.arguments().items() if k in own}
+        tables["data"] = self.data.written()
+        tables["model"] = {"name": self.model.name, **self.model.arguments()}
+        tables["client"] = self._client_table()
+        tables["server"] = SERVER.written(self.settings["server"])
+        tables["run"] = running.write({**self.settings, **self.going})
+        schedules = running.write_schedules(self.settings)
+        if schedules:
+            tables["schedule"] = schedules
+        return tables | self._further_tables()
+
+    def _client_table(self) -> dict[str, Any]:
+        table = write_client(self.settings["client"])
+        if self.method is not None and methods.takes_name(self.method, "client"):
+            table["rule"] = Source(self.method, METHODS[self.method], self.method_options).arguments()["client"]
+        return table
+
+    def _further_tables(self) -> dict[str, Any]:
+        found = {}
+        for name in _FURTHER:
+            made = self.settings.get(name)
+            if made is not None:
+                found[name] = TABLES[name].written(made) if name in TABLES else written(made)
+        return found
+
+    def toml(self) -> str:
+        """`resolved` as a file; reading it gives the same run."""
+        return documents.write(self.resolved())
+
+
+def _nested(place: str, made: Any) -> Iterator[tuple[str, Any]]:
+    """Settings and those within them, each with its dotted key."""
+    if is_dataclass(made):
+        yield place, made
+        for field in fields(made):
+            yield from _nested(f"{place}.{field.name}", getattr(made, field.name))
+
+
+# ---- reading --------------------------------------------------------------------------------------------------------
+
+
+def load(path: str | Path, sets: Iterable[str] = (), data: Sequence[str] = ()) -> Config:
+    """The configuration of a file, with dotted overrides such as "server.lr=0.1" put in.
+
+    `data` is what ``--data`` says: directories to read in place of the file's ("mnist=DIR": if the data is mnist), or
+    "synthetic" for made-up data of the same shapes. Relative directories, the file's too, are relative to the working
+    directory.
+    """
+    try:
+        tables = documents.overridden(documents.read(path), sets)
+        check_data([tables], data)
+        return parse(with_data(tables, data))
+    except ConfigError as error:
+        raise _in_file(path, error) from error
+
+
+def _in_file(path: str | Path, error: ConfigError) -> ConfigError:
+    lines = str(error).splitlines()
+    return ConfigError("\n".join(line if line.startswith((f"{path}: ", "--")) else f"{path}: {line}" for line in lines))
+
+
+def parse(tables: Mapping[str, Any]) -> Config:
+    """The configuration that tables describe, as TOML or `Config.resolved` gives them."""
+    tables = without_none(tables)
+    _check_keys(tables)
+    method = tables.get("method")
+    made, own = ({}, {}) if method is None else methods.base(method, tables)
+    given, going = running.split(running.read(tables.get("run", {})))
+    return Config(
+        name=tables.get("name"),
+        method=method,
+        method_options=own,
+        data=Data.of(tables.get("data", {})),
+        model=model_source(tables.get("model", {})),
+        settings={
+            **made,
+            **_parts(method, made, tables),
+            **running.read_schedules(tables.get("schedule", {}), going.get("rounds")),
+            **given,
+        },
+        going=going,
+    )
+
+
+def _check_keys(tables: Mapping[str, Any]) -> None:
+    if documents.SWEEP in tables:
+        raise ConfigError(f"{documents.SWEEP}: this file describes many runs; `fastfed sweep` runs them")
+    for key in tables:
+        if key not in _KEYS:
+            raise ConfigError(f"{key}: no such key or table (there are {', '.join(_KEYS)}).{nearest(key, _KEYS)}")
+    if not isinstance(tables.get("name", ""), str):
+        raise ConfigError(f"name: must be a string, got {tables['name']!r}")
+    if "method" in tables:
+        find(METHODS, "method", tables["method"])
+    elif "method_options" in tables:
+        raise ConfigError("method_options: belong to a method, and none is named")
+    for key in _KEYS[2:]:
+        if not isinstance(tables.get(key, {}), Mapping):
+            raise ConfigError(f"{key}: must be a table, got {tables[key]!r}")
+
+
+def _parts(method: str | None, made: Mapping[str, Any], tables: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that have tables of their own: the method's, changed by the tables, or made of the tables alone."""
+    found = {}
+    for name, table in TABLES.items():
+        if made.get(name) is not None:
+            found[name] = _changed(str(method), name, made[name], tables.get(name, {}))
+        elif name == "client" and tables.get(name, {}).get("rule") == BLEND:
+            found[name] = make_blend(tables[name])
+        elif name in tables or name in methods.SIDES:
+            found[name] = table.make(tables.get(name, {}))
+    if "privacy" in tables:
+        found["privacy"] = make_privacy(tables["privacy"])
+    return found
+
+
+def _changed(method: str, name: str, made: Any, table: Mapping[str, Any]) -> Any:
+    """A part that a method made, with what the file says of it: another kind only where the method leaves it open."""
+    kinds, key = TABLES[name].kinds, TABLES[name].key
+    kind = name_of(kinds, made)
+    is_open = name in methods.SIDES and name in methods.homes(method)
+    if key in table and table[key] != kind and not is_open:
+        find(kinds, f"{name}.{key}", table[key])
+        raise ConfigError(f"{name}.{key}: method {method!r} has {TABLES[name].word} {kind!r}, got {table[key]!r}")
+    for option in table:
+        source = methods.decided(method).get(f"{name}.{option}")
+        if source is not None and table[option] != getattr(made, option):
+            follows = f"follows from method_options.{source}, {getattr(made, option)!r}, in method {method!r}"
+            raise ConfigError(f"{name}.{option}: {follows}, got {table[option]!r}")
+    return TABLES[name].change(made, table, method)

@@ -1,0 +1,153 @@
+"""Where the arguments of a method stand in a file: each in the table of what it becomes a part of.
+
+`client_lr` is ``client.lr``; an argument that a made optimizer, timing, tuner or exchange has under the same name
+stands in that one's table; the rule of a side is its table's `rule`. What remains are the method's own switches, in
+``[method_options]``. Nothing of this is listed: the method is called once to see what becomes of its arguments.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from functools import cache
+from typing import Any, get_args, get_type_hints
+
+from ...servers import Server
+from .errors import ConfigError, relocated
+from .kinds import METHODS, SERVERS, find
+from .options import NONE, REQUIRED, call, checked, options_of, table_model, written
+from .parts import TABLES
+
+PARTS = ("client", "server", "tuner", "timing", "exchange")  # settings that a method may make, each with a table
+SIDES = ("client", "server")
+_RATES = tuple(f"{side}_lr" for side in SIDES)
+
+
+@cache
+def homes(method: str) -> Mapping[str, str]:
+    """The dotted key of every argument of a method."""
+    return {name: _home(name, example(method)) for name in inspect.signature(METHODS[method]).parameters}
+
+
+def example(method: str) -> dict[str, Any]:
+    """The settings of a method with its defaults; where it has none, any number stands in."""
+    settings: dict[str, Any] = METHODS[method](**_stand_ins(method))
+    return settings
+
+
+def _home(name: str, settings: Mapping[str, Any]) -> str:
+    side, _, rest = name.partition("_")
+    if rest and side in SIDES:
+        return f"{side}.{rest}"
+    if name in SIDES:
+        return f"{name}.rule"
+    if name in settings:
+        return f"run.{name}"
+    for part in PARTS:
+        made = settings.get(part)
+        if is_dataclass(made) and any(field.name == name for field in fields(made)):
+            return f"{part}.{name}"
+    return f"method_options.{name}"
+
+
+def needed(method: str) -> tuple[str, ...]:
+    """The arguments that a file must give: those without a default, and learning rates whose default is None."""
+    parameters = inspect.signature(METHODS[method]).parameters.values()
+    return tuple(
+        p.name for p in parameters if p.default is REQUIRED or (p.name in _RATES and p.default is None)
+    )  # fmt: skip
+
+
+def _stand_ins(method: str) -> dict[str, Any]:
+    """A value for everything that must be given; the right one takes its place once it is known where it goes."""
+    hints = get_type_hints(METHODS[method])
+    return {name: 1 if hints[name] is int else 0.1 for name in needed(method)}
+
+
+def own_options(method: str) -> tuple[str, ...]:
+    """The arguments that stand in ``[method_options]``."""
+    return tuple(name for name, home in homes(method).items() if home == f"method_options.{name}")
+
+
+@cache
+def decided(method: str) -> Mapping[str, str]:
+    """The dotted keys whose values follow from one of the numbers in ``[method_options]``, with its name: a file that
+    gives both must mean the same."""
+    found: dict[str, str] = {}
+    for name in own_options(method):
+        if options_of(METHODS[method])[name].type is float:
+            one, other = (METHODS[method](**{**_stand_ins(method), name: value}) for value in (0.1, 0.2))
+            for part in PARTS:
+                before, after = (written(made.get(part)) or {} for made in (one, other))
+                found |= {f"{part}.{key}": name for key in before if before[key] != after[key]}
+    return found
+
+
+def own_model(method: str) -> Any:
+    """The pydantic model of ``[method_options]``."""
+    rest = tuple(name for name in homes(method) if name not in own_options(method))
+    return table_model(METHODS[method], without=rest, title=f"{method}_options")
+
+
+def base(method: str, document: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The settings that a method stands for, and what it was called with; what its tables say comes on top."""
+    make = find(METHODS, "method", method)
+    words = f"method {method!r}"
+    own = checked(own_model(method), "method_options", document.get("method_options", {}), words)
+    stand_ins = _stand_ins(method)
+    for name in stand_ins:
+        table, _, key = homes(method)[name].partition(".")
+        if name not in own and key not in document.get(table, {}):
+            kind = options_of(make)[name].words.removesuffix(f' or "{NONE}"')
+            raise ConfigError(f"{homes(method)[name]}: {words} needs it, {kind}")
+    chosen = {**own, **_sides(method, document)}
+    try:
+        return make(**{**stand_ins, **chosen}), chosen
+    except (ValueError, TypeError) as error:
+        raise ConfigError(relocated(error, homes(method))) from error
+
+
+def tables(method: str) -> dict[str, Any]:
+    """What a file would say of a method with all its defaults; what it must say has any value."""
+    made = example(method)
+    parameters = inspect.signature(METHODS[method]).parameters
+    own = {name: _stand_ins(method).get(name, parameters[name].default) for name in own_options(method)}
+    rest = {name: written(value) for name, value in made.items() if name not in PARTS}
+    found: dict[str, Any] = {"method": method, **({"method_options": own} if own else {})}
+    for part in PARTS:
+        if made.get(part) is not None:
+            every = TABLES[part].written(made[part])
+            found[part] = {key: value for key, value in every.items() if f"{part}.{key}" not in decided(method)}
+        if takes_name(method, part):
+            found[part]["rule"] = parameters[part].default
+    return {**found, **({"run": rest} if rest else {})}
+
+
+def takes_name(method: str, side: str) -> bool:
+    """Whether the rule of a side is an argument of the method, given by its name."""
+    hint = get_type_hints(METHODS[method]).get(side)
+    return hint is str or str in get_args(hint)
+
+
+def _sides(method: str, document: Mapping[str, Any]) -> dict[str, Any]:
+    """The rules of both sides, where the method leaves them open and the file names one."""
+    found = {}
+    for side in SIDES:
+        table = document.get(side, {})
+        if side not in homes(method) or "rule" not in table:
+            continue
+        if takes_name(method, side):
+            found[side] = table["rule"]
+        else:
+            found[side] = any_server(table)
+    return found
+
+
+def any_server(table: Mapping[str, Any]) -> Server:
+    """The server optimizer of a table that names its rule."""
+    kind = find(SERVERS, "server.rule", table.get("rule"))
+    words = f"server rule {table['rule']!r}"
+    given = {key: value for key, value in table.items() if key != "rule"}
+    made: Server = call(kind, "server", checked(table_model(kind), "server", given, words), words)
+    return made

@@ -1,0 +1,325 @@
+"""What a function or a dataclass takes, as keys of a TOML table: names, types and defaults come from its signature.
+
+Every table is checked by a pydantic model that is made here. A model checks names and types; what a value may be is
+said by the constructor that gets it, whose own sentence is passed on.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from functools import cache
+from os import PathLike
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from pydantic import BaseModel, ConfigDict, Field, Strict, ValidationError, create_model
+from torch import Tensor
+
+from ...kernels.table import nearest
+from .errors import ConfigError, located
+
+NONE = "none"  # how a file writes None, which TOML lacks: only where None is allowed
+REQUIRED = inspect.Parameter.empty
+Extras = tuple[tuple[str, Any], ...]
+
+
+class NotToml(TypeError):
+    """A type whose values no file can hold."""
+
+
+@dataclass(frozen=True)
+class Option:
+    """One argument: the type that its value has in a file, its default (`REQUIRED` if it has none), and whether it
+    stands for all positional ones."""
+
+    name: str
+    type: Any
+    default: Any
+    spread: bool = False
+    is_path: bool = False
+
+    @property
+    def words(self) -> str:
+        return words(self.type)
+
+
+@cache
+def options_of(function: Callable[..., Any]) -> Mapping[str, Option]:
+    """What a file may say to a function: arguments that no file can hold are left out."""
+    constructor: Any = function.__init__ if isinstance(function, type) else function  # type: ignore[misc]
+    hints = get_type_hints(constructor)
+    found = {}
+    for name, parameter in inspect.signature(function).parameters.items():
+        if name not in hints:
+            continue
+        spread = parameter.kind is inspect.Parameter.VAR_POSITIONAL
+        try:
+            kind = list_of(toml_type(hints[name])) if spread else toml_type(hints[name])
+        except NotToml:
+            continue
+        default = () if spread else _default(function, parameter)
+        found[name] = Option(name, kind, default, spread, is_path=_holds_path(hints[name]))
+    return found
+
+
+def _default(function: Callable[..., Any], parameter: inspect.Parameter) -> Any:
+    """A dataclass may make its default anew each time."""
+    if is_dataclass(function):
+        field = next(field for field in fields(function) if field.name == parameter.name)
+        if callable(field.default_factory):
+            return field.default_factory()
+    return parameter.default
+
+
+def _holds_path(hint: Any) -> bool:
+    """Whether a type has room for paths, by itself or within."""
+    kinds = (hint, get_origin(hint))
+    return any(isinstance(kind, type) and issubclass(kind, PathLike) for kind in kinds) or any(
+        _holds_path(part) for part in get_args(hint)
+    )
+
+
+# ---- types ----------------------------------------------------------------------------------------------------------
+
+
+def toml_type(hint: Any) -> Any:
+    """The type of a value in a file, of an argument with this type; `NotToml` if there is none."""
+    if hint in (bool, int, float, str):
+        return hint
+    if hint in (None, NoneType):
+        return Literal["none"]
+    if isinstance(hint, type) and is_dataclass(hint) and options_of(hint):
+        return table_model(hint)
+    origin, parts = get_origin(hint), get_args(hint)
+    if origin is Literal:
+        return hint
+    if origin in (Union, UnionType):
+        return _union(parts)
+    if origin is tuple:  # files have lists
+        return Annotated[tuple[tuple(part if part is ... else toml_type(part) for part in parts)], Strict(False)]  # type: ignore[misc]
+    if origin in (list, Sequence):
+        return list_of(toml_type(parts[0]))
+    if origin in (dict, Mapping):
+        return dict[str, toml_type(parts[1])]  # type: ignore[misc]
+    raise NotToml(f"{hint} cannot be written in a file")
+
+
+def _union(parts: tuple[Any, ...]) -> Any:
+    kept = []
+    for part in parts:
+        try:
+            kept.append(toml_type(part))
+        except NotToml:
+            continue
+    if not [part for part in kept if part != Literal["none"]]:
+        raise NotToml(f"{parts} cannot be written in a file")
+    return either(kept)
+
+
+def one_of(*values: str) -> Any:
+    """The type of these words."""
+    return Literal[values]
+
+
+def either(kinds: Sequence[Any]) -> Any:
+    """The union of these types."""
+    return Union[tuple(kinds)]  # noqa: UP007 - made of a list
+
+
+def list_of(kind: Any) -> Any:
+    """The type of lists of these."""
+    return list[kind]
+
+
+def words(kind: Any) -> str:
+    """What a value of this type is called."""
+    plain = {bool: "true or false", int: "a whole number", float: "a number", str: "a string"}
+    if kind in plain:
+        return plain[kind]
+    origin, parts = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        return words(parts[0])
+    if origin is Literal:
+        return " or ".join(f'"{part}"' for part in parts)
+    if origin in (Union, UnionType):
+        return " or ".join(words(part) for part in parts)
+    if origin in (list, tuple):
+        return f"a list of {_plural(parts[0])}"
+    return "a table"
+
+
+def _plural(kind: Any) -> str:
+    return {int: "whole numbers", float: "numbers", str: "strings"}.get(kind, "lists or numbers")
+
+
+# ---- tables ---------------------------------------------------------------------------------------------------------
+
+_MADE_BY: dict[type[BaseModel], Callable[..., Any]] = {}
+
+
+@cache
+def table_model(
+    function: Callable[..., Any], extras: Extras = (), without: tuple[str, ...] = (), title: str = ""
+) -> type[BaseModel]:
+    """The pydantic model of a table with a function's options, and `extras` besides: all of them may be left out, as
+    what is missing depends on the rest of the file."""
+    taken: dict[str, Any] = {name: (kind, Field(default=None)) for name, kind in extras}
+    for option in options_of(function).values():
+        if option.name not in without:
+            taken[option.name] = _field(option)
+    summary = (inspect.getdoc(function) or "").split("\n\n")[0].replace("\n", " ")
+    made = create_model(title or function.__name__, __doc__=summary, __config__=_STRICT, **taken)
+    _MADE_BY[made] = function
+    return made
+
+
+_STRICT = ConfigDict(extra="forbid", strict=True, protected_namespaces=())
+
+
+def plain_model(title: str, summary: str, taken: Mapping[str, Any]) -> type[BaseModel]:
+    """The model of a table that is not one function's: its keys with their types, or with the options they are."""
+    held = {
+        name: _field(kind) if isinstance(kind, Option) else (kind, Field(default=None)) for name, kind in taken.items()
+    }
+    made: type[BaseModel] = create_model(title, __doc__=summary, __config__=_STRICT, **held)  # type: ignore[call-overload]
+    return made
+
+
+def _field(option: Option) -> tuple[Any, Any]:
+    """It may always be left out; the default that it then has is for editors."""
+    shown = {} if option.default is REQUIRED else {"default": _plain(option.default)}
+    return option.type, Field(default=None, json_schema_extra=shown)
+
+
+def checked(
+    model: type[BaseModel],
+    where: str,
+    table: Any,
+    subject: str,
+    elsewhere: Callable[[str], str | None] = lambda key: None,
+) -> dict[str, Any]:
+    """The values that a table gives, by key. `subject` is what takes them, for errors; `elsewhere` may say to whom an
+    unknown key belongs."""
+    if not isinstance(table, Mapping):
+        raise ConfigError(f"{where}: must be a table, got {table!r}")
+    try:
+        found = model.model_validate(dict(table))
+    except ValidationError as error:
+        told = dict(_told(model, where, problem, subject, elsewhere) for problem in error.errors())
+        deepest = [s for path, s in told.items() if not any(p != path and p.startswith(f"{path}.") for p in told)]
+        raise ConfigError("\n".join(deepest)) from None
+    return {name: _value(f"{where}.{name}", getattr(found, name)) for name in table}
+
+
+def _value(where: str, value: Any) -> Any:
+    if isinstance(value, BaseModel):
+        given = {name: _value(f"{where}.{name}", getattr(value, name)) for name in value.model_fields_set}
+        return call(_MADE_BY[type(value)], where, given, f"[{where}]")
+    return None if value == NONE else value
+
+
+def _told(
+    model: type[BaseModel], where: str, problem: Any, subject: str, elsewhere: Callable[[str], str | None]
+) -> tuple[str, str]:
+    """One of pydantic's errors in the words of this house: the dotted key that it is about, and the sentence."""
+    path, kind, nested, value = where, None, model, problem["input"]
+    for part in problem["loc"]:
+        if part == nested.__name__:  # which of several types was tried
+            continue
+        field = nested.model_fields.get(part)
+        if field is None and problem["type"] == "extra_forbidden":
+            subject = subject if nested is model else f"[{path}]"
+            path = f"{path}.{part}"
+            return path, unknown_key(path, subject, tuple(nested.model_fields), elsewhere)
+        if field is None:  # within a value, or another type that was tried
+            break
+        path, kind = f"{path}.{part}", field.annotation
+        inner = _nested(kind)
+        if inner is None:
+            break
+        nested = inner
+    return path, f"{path}: must be {words(kind)}, got {value!r}"
+
+
+def _nested(kind: Any) -> type[BaseModel] | None:
+    """The table that a key holds, if it may hold one."""
+    for part in (kind, *get_args(kind)):
+        if isinstance(part, type) and not get_args(part) and issubclass(part, BaseModel):
+            return part
+    return None
+
+
+def unknown_key(
+    dotted: str,
+    subject: str,
+    known: tuple[str, ...],
+    elsewhere: Callable[[str], str | None] = lambda key: None,
+) -> str:
+    """The sentence for a key that nobody knows, or that another one would have known."""
+    key = dotted.rpartition(".")[2]
+    owner = elsewhere(key)
+    takes = f"it takes {', '.join(known) or 'none'}"
+    if owner is not None:
+        return f"{dotted}: {subject} would ignore it, it is an option of {owner} ({takes})"
+    return f"{dotted}: {subject} has no such option ({takes}).{nearest(key, known)}"
+
+
+# ---- calls ----------------------------------------------------------------------------------------------------------
+
+
+def call(function: Callable[..., Any], where: str, given: Mapping[str, Any], subject: str) -> Any:
+    """Calls a function with what a table gave it; what it refuses becomes a sentence about that table."""
+    require(function, where, given, subject)
+    try:
+        return invoke(function, given)
+    except (ValueError, TypeError) as error:
+        raise ConfigError(located(where, error, options_of(function))) from error
+
+
+def require(function: Callable[..., Any], where: str, given: Mapping[str, Any], subject: str) -> None:
+    """Refuses to do without an argument that has no default."""
+    for option in options_of(function).values():
+        if option.default is REQUIRED and option.name not in given:
+            raise ConfigError(f"{where}.{option.name}: {subject} needs it, {option.words}")
+
+
+def invoke(function: Callable[..., Any], given: Mapping[str, Any]) -> Any:
+    """Calls a function with arguments by name, those of ``*args`` too."""
+    arguments = dict(given)
+    spread = [arguments.pop(name, ()) for name, option in options_of(function).items() if option.spread]
+    return function(*(spread[0] if spread else ()), **arguments)
+
+
+def written(value: Any) -> Any:
+    """A value as a file would give it: tables for settings, lists for tuples and tensors; None stays."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return {name: written(getattr(value, name)) for name in options_of(type(value))}
+    if isinstance(value, Tensor):
+        return value.tolist()
+    if isinstance(value, (list, tuple)):
+        return [written(one) for one in value]
+    if isinstance(value, Mapping):
+        return {name: written(one) for name, one in value.items()}
+    return value
+
+
+def without_none(value: Any) -> Any:
+    """The same with "none" for None."""
+    if isinstance(value, Mapping):
+        return {name: without_none(one) for name, one in value.items()}
+    if isinstance(value, list):
+        return [without_none(one) for one in value]
+    return NONE if value is None else value
+
+
+def owners(what: str, kinds: Mapping[str, Callable[..., Any]], key: str) -> str | None:
+    """Who has an option of that name."""
+    found = [repr(name) for name, kind in kinds.items() if key in options_of(kind)]
+    others = " and others" if len(found) > 3 else ""
+    return f"{what} {', '.join(found[:3])}{others}" if found else None
+
+
+def _plain(default: Any) -> Any:
+    return without_none(written(default))

@@ -1,0 +1,111 @@
+"""The tables ``[run]`` and ``[schedule]``: what of a simulation has no table of its own."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Any, Literal
+
+from pydantic import BaseModel
+
+from ...losses import LossName
+from ...plan.participation import Given, Poisson
+from ...schedules import Schedule
+from ...simulation import Simulation
+from .errors import ConfigError
+from .options import Option, checked, options_of, plain_model, table_model, unknown_key, written
+from .parts import SCHEDULE, TABLES
+
+_OTHERS = ("until", "checkpoint", "log", "tensorboard", "progress")  # arguments that no file gives
+SIDES = ("client", "server")
+
+
+def poisson_cohort(poisson: float) -> Poisson:
+    """``cohort = {poisson = 0.1}``: every client takes part with this probability, independently of all others."""
+    try:
+        return Poisson(poisson)
+    except ValueError as error:
+        raise ValueError(str(error).replace("rate", "poisson", 1)) from None
+
+
+# What the signatures say more loosely than a file may.
+_TYPES: dict[str, Any] = {
+    "cohort": int | table_model(poisson_cohort) | list[list[int]] | Literal["none"],
+    "loss": LossName,
+    "device": str,
+}
+
+
+@cache
+def options() -> Mapping[str, Option]:
+    """The keys of ``[run]``: arguments of ``Simulation`` and of its `run`, without those that have tables."""
+    return _options(Simulation) | _options(Simulation.run)
+
+
+def _options(function: Callable[..., Any]) -> dict[str, Option]:
+    known = {name: option.type for name, option in options_of(function).items()} | _TYPES
+    return {
+        name: Option(name, known[name], parameter.default)
+        for name, parameter in inspect.signature(function).parameters.items()
+        if name in known and name not in (*TABLES, "privacy", *_OTHERS)
+    }
+
+
+@cache
+def model() -> type[BaseModel]:
+    """The pydantic model of ``[run]``."""
+    return plain_model("run", "How long, with whom and on what it runs.", options())
+
+
+def read(table: Any) -> dict[str, Any]:
+    """The arguments that ``[run]`` gives."""
+    given = checked(model(), "run", table, "[run]", _owner)
+    if given.get("rounds") is None and given.get("until_clock") is None:
+        raise ConfigError("run.rounds: must be given, a whole number >= 0 (or until_clock, on a simulated clock)")
+    return given
+
+
+def _owner(key: str) -> str | None:
+    return f"[schedule], as {key.removesuffix('_schedule')}" if key.endswith("_schedule") else None
+
+
+def split(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What goes to ``Simulation``, and what to its `run`."""
+    first = _options(Simulation)
+    return {k: v for k, v in given.items() if k in first}, {k: v for k, v in given.items() if k not in first}
+
+
+def write(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The table, every key with its value."""
+    return {name: _plain(given.get(name, option.default)) for name, option in options().items()}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Poisson):
+        return {"poisson": value.rate}
+    return written(value.cohorts if isinstance(value, Given) else value)
+
+
+def read_schedules(table: Any, rounds: int | None) -> dict[str, Schedule]:
+    """The arguments `client_schedule` and `server_schedule` that ``[schedule]`` gives in a run of so many rounds."""
+    if not isinstance(table, Mapping):
+        raise ConfigError(f"schedule: must be a table with client, server or both, got {table!r}")
+    for side in table:
+        if side not in SIDES:
+            raise ConfigError(unknown_key(f"schedule.{side}", "[schedule]", SIDES))
+    return {f"{side}_schedule": SCHEDULE.make(_over(rounds, table[side]), f"schedule.{side}") for side in table}
+
+
+def _over(rounds: int | None, table: Any) -> Any:
+    """A schedule that goes by shares of the rounds takes those of the run, unless it says how many there are."""
+    kind = SCHEDULE.kinds.get(str(table.get("kind"))) if isinstance(table, Mapping) else None
+    if rounds is None or kind is None or "rounds" not in options_of(kind):
+        return table
+    return {"rounds": rounds, **table}
+
+
+def write_schedules(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The table of these settings' schedules."""
+    found = {side: settings.get(f"{side}_schedule") for side in SIDES}
+    return {side: SCHEDULE.written(made) for side, made in found.items() if made is not None}

@@ -1,0 +1,74 @@
+"""The JSON schema of configuration files, for editors that complete and check TOML."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel
+
+from ...privacy import Privacy
+from . import method as methods
+from . import running
+from .document import SWEEP
+from .kinds import CLIENTS, METHODS, MODELS, name_of
+from .options import either, list_of, one_of, plain_model, table_model
+from .parts import SCHEDULE, TABLES, blend_model
+from .source import data_models
+
+
+def json_schema() -> dict[str, Any]:
+    """The schema, without what TOML lacks: null."""
+    found: dict[str, Any] = _trimmed(file_model().model_json_schema())
+    return found
+
+
+def _trimmed(part: Any, names: bool = False) -> Any:
+    """Without defaults of null, and without titles that only repeat a key; `names` where keys are those of a file."""
+    if isinstance(part, list):
+        return [_trimmed(one) for one in part]
+    if not isinstance(part, dict):
+        return part
+    kept = {key: value for key, value in part.items() if names or not (key == "default" and value is None)}
+    if not names and "properties" not in kept:
+        kept.pop("title", None)
+    return {key: _trimmed(value, names=not names and key in ("properties", "$defs")) for key, value in kept.items()}
+
+
+def file_model() -> type[BaseModel]:
+    """The pydantic model of whole files. It lets through what only the tables together show to be wrong, such as an
+    option of another method's rule: `config.parse` refuses that."""
+    keys: dict[str, Any] = {
+        "name": str,
+        "method": one_of(*METHODS),
+        "method_options": either([methods.own_model(name) for name in METHODS]),
+        "data": either(data_models()),
+        "model": either(
+            [table_model(make, (("name", one_of(name)),), title=f"model_{name}") for name, make in MODELS.items()]
+        ),
+        "run": running.model(),
+    }
+    for name, table in TABLES.items():
+        keys[name] = either([table.model(kind) for kind in table.kinds])
+    keys["client"] = either([keys["client"], blend_model(), *_named_by_methods()])
+    keys["privacy"] = table_model(Privacy)
+    schedule = either([SCHEDULE.model(kind) for kind in SCHEDULE.kinds])
+    keys["schedule"] = plain_model(
+        "schedule", "Factors of learning rates by round.", dict.fromkeys(running.SIDES, schedule)
+    )
+    keys[SWEEP] = _sweep_model()
+    return plain_model("FastFed", "A FastFed configuration.", keys)
+
+
+def _sweep_model() -> type[BaseModel]:
+    """The table that ``fastfed.app.sweep`` reads, and checks in its own words."""
+    of_variant = {"name": str, "set": dict[str, Any], "grid": dict[str, Any]}
+    variant = plain_model("variant", "Several settings with a name.", of_variant)
+    keys = {"seeds": int, "metric": str, "last": int, "grid": dict[str, Any], "variants": list_of(variant)}
+    return plain_model(SWEEP, "What `fastfed sweep` varies.", keys)
+
+
+def _named_by_methods() -> list[type[BaseModel]]:
+    """Clients whose rule is a word of a method's own, which makes another rule of it."""
+    named = [name for name in METHODS if methods.takes_name(name, "client")]
+    made = {name: CLIENTS[name_of(CLIENTS, methods.example(name)["client"])] for name in named}
+    return [table_model(kind, (("rule", str),), title=f"client_of_{name}") for name, kind in made.items()]

@@ -1,0 +1,238 @@
+"""The data and the model of a configuration: which functions make them, with which arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from pydantic import BaseModel
+from torch import Tensor, nn
+
+from ...data import DataError, Examples, Federation
+from ...losses import find_loss
+from .errors import ConfigError, located
+from .kinds import LOADERS, MODELS, PARTITIONS, find, has_clients
+from .options import (
+    NONE,
+    REQUIRED,
+    checked,
+    invoke,
+    one_of,
+    options_of,
+    owners,
+    plain_model,
+    require,
+    table_model,
+    written,
+)
+
+_DEALT = "data"  # the argument of a partition that is what a loader gives
+
+
+@dataclass(frozen=True)
+class Source:
+    """A function of FastFed, and the arguments that a file gives it."""
+
+    name: str
+    function: Callable[..., Any]
+    given: Mapping[str, Any]
+
+    def arguments(self) -> dict[str, Any]:
+        """All of them, as a file would give them."""
+        options = options_of(self.function).values()
+        return {o.name: written(self.given.get(o.name, o.default)) for o in options if o.name != _DEALT}
+
+    def make(self, **besides: Any) -> Any:
+        """What the function makes."""
+        return invoke(self.function, {**self.given, **besides})
+
+
+# ---- data -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Data:
+    """A loader, and the partition that deals what it loads; None where it loads clients."""
+
+    loader: Source
+    partition: Source | None
+
+    @classmethod
+    def of(cls, table: Any) -> Data:
+        """The table ``[data]``. A key that both functions know is the partition's."""
+        load = named_loader(table)
+        deal = partition_of(load, table)
+        words = f"data {table['name']!r}" + (f" with partition {table['partition']!r}" if deal else "")
+        given = checked(data_model(load, deal), "data", _spread_roots(load, table), words, option_owner)
+        given = {key: _absolute(value) if key in _paths(load, deal) else value for key, value in given.items()}
+        dealing = {key: value for key, value in given.items() if deal and key in options_of(deal)}
+        loading = {key: value for key, value in given.items() if key in options_of(load) and key not in dealing}
+        _require_directory(load, loading, words)
+        require(load, "data", loading, words)
+        loader = Source(str(table["name"]), load, loading)
+        if deal is None:
+            return cls(loader, None)
+        require(deal, "data", {_DEALT: None, **dealing}, words)
+        return cls(loader, Source(str(table["partition"]), deal, dealing))
+
+    def make(self) -> Federation:
+        """Loads and deals."""
+        try:
+            made = self.loader.make()
+            fed: Federation = made if self.partition is None else self.partition.make(data=made)
+        except DataError as error:
+            raise ConfigError(f"data: {error}") from error
+        except (ValueError, TypeError) as error:
+            raise ConfigError(located("data", error, self.written())) from error
+        return fed
+
+    def written(self) -> dict[str, Any]:
+        """The table, every key with its value."""
+        loading = self.loader.arguments()
+        if self.partition is None:
+            return {"name": self.loader.name, **loading}
+        dealing = self.partition.arguments()
+        loading = {key: value for key, value in loading.items() if key not in dealing}
+        return {"name": self.loader.name, **loading, "partition": self.partition.name, **dealing}
+
+
+def named_loader(table: Any) -> Callable[..., Any]:
+    """The function that loads the data set of a table ``[data]``."""
+    if not isinstance(table, Mapping):
+        raise ConfigError(f"data: must be a table with the name of a data set, got {table!r}")
+    if "name" not in table:
+        raise ConfigError(f"data.name: must be given, one of {', '.join(LOADERS)}")
+    return find(LOADERS, "data.name", table["name"])
+
+
+def directories(load: Callable[..., Any]) -> list[str]:
+    """The arguments of a loader that say where its files are, in order."""
+    return [option.name for option in options_of(load).values() if option.is_path]
+
+
+def _require_directory(load: Callable[..., Any], given: Mapping[str, Any], words: str) -> None:
+    """The command line can name the first of them, too."""
+    first = next(iter(directories(load)), None)
+    if first is not None and first not in given and options_of(load)[first].default is REQUIRED:
+        elsewhere = "--data DIR names it on the command line, and --data synthetic does without"
+        raise ConfigError(f"data.{first}: {words} needs it, a directory ({elsewhere})")
+
+
+def partition_of(load: Callable[..., Any], table: Mapping[str, Any]) -> Callable[..., Any] | None:
+    """The function that deals what is loaded; None where that comes with clients."""
+    if has_clients(load):
+        if "partition" in table:
+            raise ConfigError(f"data.partition: {table['name']!r} comes with clients; leave the partition out")
+        return None
+    if "partition" not in table:
+        raise ConfigError(f"data.partition: must say how {table['name']!r} is dealt: {', '.join(PARTITIONS)}")
+    return find(PARTITIONS, "data.partition", table["partition"])
+
+
+def data_model(load: Callable[..., Any], deal: Callable[..., Any] | None) -> type[BaseModel]:
+    """The pydantic model of a table ``[data]`` with this loader and this partition."""
+    return plain_model("data", "", _data_keys(load, deal))
+
+
+def _data_keys(load: Callable[..., Any], deal: Callable[..., Any] | None) -> dict[str, Any]:
+    keys: dict[str, Any] = {"name": str}
+    keys |= options_of(load)
+    if deal is not None:
+        keys["partition"] = str
+        keys |= {name: option for name, option in options_of(deal).items() if name != _DEALT}
+    return keys
+
+
+def data_models() -> list[type[BaseModel]]:
+    """A model for every loader with every partition that it may have, for the schema."""
+    models = []
+    for name, load in LOADERS.items():
+        for partition in [None] if has_clients(load) else PARTITIONS:
+            words = (
+                {"name": one_of(name)} if partition is None else {"name": one_of(name), "partition": one_of(partition)}
+            )
+            deal = None if partition is None else PARTITIONS[partition]
+            models.append(plain_model(f"data_{name}_{partition or 'clients'}", "", {**_data_keys(load, deal), **words}))
+    return models
+
+
+def option_owner(key: str) -> str | None:
+    """Whose option a key of ``[data]`` is."""
+    return owners("partition", PARTITIONS, key) or owners("data", LOADERS, key)
+
+
+def _spread_roots(load: Callable[..., Any], table: Mapping[str, Any]) -> dict[str, Any]:
+    """A list of roots stands for the loader's directories in order, unless its `root` is a list itself."""
+    roots, options = table.get("root"), options_of(load)
+    if not isinstance(roots, list) or "root" not in options or "list" in options["root"].words:
+        return dict(table)
+    places = directories(load)
+    if len(roots) > len(places) or set(places[1 : len(roots)]) & set(table):
+        raise ConfigError(f"data.root: must be one directory for each of {', '.join(places)}, got {roots!r}")
+    return {**table, **dict(zip(places, roots, strict=False))}
+
+
+def _paths(*functions: Callable[..., Any] | None) -> set[str]:
+    return {o.name for function in functions if function for o in options_of(function).values() if o.is_path}
+
+
+def _absolute(path: Any) -> Any:
+    """Paths are relative to the working directory, and written in full beside a run, which may be resumed elsewhere."""
+    if isinstance(path, list):
+        return [_absolute(one) for one in path]
+    return str(Path(path).expanduser().absolute()) if isinstance(path, str) and path != NONE else path
+
+
+# ---- model ----------------------------------------------------------------------------------------------------------
+
+
+def model_source(table: Any) -> Source:
+    """The table ``[model]``; it is made once to see that its arguments will do."""
+    if not isinstance(table, Mapping):
+        raise ConfigError(f"model: must be a table with the name of a model, got {table!r}")
+    if "name" not in table:
+        raise ConfigError(f"model.name: must be given, one of {', '.join(MODELS)}")
+    make, words = find(MODELS, "model.name", table["name"]), f"model {table['name']!r}"
+    given = {key: value for key, value in table.items() if key != "name"}
+    given = checked(table_model(make), "model", given, words, partial(owners, "model", MODELS))
+    require(make, "model", given, words)
+    return Source(str(table["name"]), make, given)
+
+
+def make_model(source: Source, seed: int) -> nn.Module:
+    """The model with the weights that a seed gives; the caller's random numbers stay as they were."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        try:
+            model: nn.Module = source.make()
+        except (ValueError, TypeError, RuntimeError) as error:
+            raise ConfigError(located("model", error, options_of(source.function))) from error
+    return model
+
+
+@torch.no_grad()
+def check_fit(model: nn.Module, fed: Federation, loss: Any) -> None:
+    """Tries two examples, and looks at all labels: a model of another shape is refused before a run, not within."""
+    inputs, targets = fed.examples.batch(torch.arange(min(2, len(fed.examples))))
+    training = model.training
+    try:
+        outputs = model.eval()(inputs)
+        find_loss(loss)(outputs, targets)
+    except (RuntimeError, ValueError, IndexError, TypeError) as error:
+        shapes = f"inputs {tuple(inputs.shape[1:])}, targets {tuple(targets.shape[1:])}"
+        problem = str(error).splitlines()[0]
+        raise ConfigError(f"model: does not fit {fed.name} ({shapes}) with the loss {loss!r}: {problem}") from error
+    finally:
+        model.train(training)
+    largest = max((_largest_label(part) for part in (fed.examples, fed.test) if part is not None), default=-1)
+    if loss == "cross_entropy" and largest >= outputs.shape[-1]:
+        raise ConfigError(f"model: has {outputs.shape[-1]} classes, and {fed.name} has labels up to {largest}")
+
+
+def _largest_label(examples: Examples) -> int:
+    targets = examples.targets
+    return int(targets.max()) if isinstance(targets, Tensor) and targets.numel() else -1

@@ -1,0 +1,209 @@
+"""The tables of a report: results, costs, privacy, what became of updates, configurations, machines."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import Any
+
+from ...record.evaluate import higher_is_better
+from .entries import MISSING, Entry, Group, differing, flatten, is_place, is_seed, plain
+from .grid import Cell, Grid, as_html
+from .statistics import Estimate, estimate
+from .summary import Summary, is_share, ranked
+from .words import byte_unit, bytes_in_units, column_of, digits, estimate_of, name_of, rounds_to
+
+# ---- results --------------------------------------------------------------------------------------------------------
+
+
+def results(summaries: Sequence[Summary], metric: str | None, target: float | None) -> Grid:
+    """The headline table, the best group first."""
+    order = ranked(summaries, metric)
+    name = name_of(metric) if metric else "metric"
+    goal = f"{100 * target:g}%" if target is not None and metric and is_share(metric) else plain(target)
+    unit, size = byte_unit(max((one.bytes.mean for one in order), default=0.0))
+    columns = {
+        "run": [_label(one.group) for one in order],
+        "seeds": [Cell(str(len(one.group.entries)), len(one.group.entries)) for one in order],
+        f"final {name}": [_final(one, metric or "") for one in order],
+        f"best {name}": [_estimate(metric or "", one.best) for one in order],
+        f"rounds to {goal}": [Cell(rounds_to(one), _mean(one.rounds_to)) for one in order],
+        f"{unit} to {goal}": _numbers([one.bytes_to_target for one in order], size),
+        "rounds": [_rounds(one) for one in order],
+        f"{unit} sent": _numbers([one.bytes for one in order], size),
+        "seconds": _numbers([one.seconds for one in order]),
+        "status": [Cell(one.status) for one in order],
+    }
+    if all(len(one.group.entries) == 1 for one in order):
+        del columns["seeds"]
+    if target is None:
+        del columns[f"rounds to {goal}"], columns[f"{unit} to {goal}"]
+    better = metric is None or higher_is_better(metric)
+    grid = Grid(list(columns), [list(row) for row in zip(*columns.values(), strict=True)], "sortable", "results")
+    return grid.marked(
+        {f"final {name}": better, f"best {name}": better, f"rounds to {goal}": False, f"{unit} to {goal}": False}
+    )
+
+
+def _final(one: Summary, metric: str) -> Cell:
+    """Of the runs that ended in a finite number: those that did not are not passed over in silence."""
+    cell = _estimate(metric, one.final)
+    return Cell(f"{cell.text} ({one.ended_well} of {len(one.rounds)})") if one.final and one.lost else cell
+
+
+def _rounds(one: Summary) -> Cell:
+    few, many = min(one.rounds), max(one.rounds)
+    return Cell(f"{many:,}" if few == many else f"{few:,} to {many:,}", many)
+
+
+# ---- costs, privacy, fates ------------------------------------------------------------------------------------------
+
+
+def costs(groups: Sequence[Group]) -> Grid | None:
+    """What one client pays in one round."""
+    rows = [[_label(group), *_cost(group.entries[0])] for group in groups if group.entries[0].costs]
+    return _grid(["run", "down", "up", "down and up", "optimizer memory"], rows, "costs")
+
+
+def _cost(entry: Entry) -> list[Cell]:
+    told = entry.costs or {}
+    parameters = entry.info.get("parameters")
+    d = 4 * parameters if isinstance(parameters, int) and parameters else None
+    down, up, memory = (int(told.get(name) or 0) for name in ("bytes_down", "bytes_up", "optimizer_bytes"))
+    return [
+        Cell(f"{bytes_in_units(n)} ({digits(n / d)} d)" if d else bytes_in_units(n), n)
+        for n in (down, up, down + up, memory)
+    ]
+
+
+def privacy(groups: Sequence[Group]) -> Grid | None:
+    """The budget of each private group: what is spent, of how much, and what it was spent on."""
+    private = [group for group in groups if group.has("epsilon") or "privacy" in group.entries[0].config]
+    rows = [[_label(group), *_budget(group)] for group in private]
+    return _grid(["run", "ε spent", "ε allowed", "δ", "noise multiplier", "clip", "accountant"], rows, "privacy")
+
+
+def _budget(group: Group) -> list[Cell]:
+    spent = [entry.history.last("epsilon") for entry in group.entries if entry.has("epsilon")]
+    told = group.entries[0].config.get("privacy")
+    told = told if isinstance(told, Mapping) else {}
+    clips = [entry.history.last("clip") for entry in group.entries if entry.has("clip")]
+    clip = f"{digits(estimate(clips).mean)} (adaptive)" if _given(told.get("adaptive")) and clips else None
+    return [
+        Cell(digits(estimate(spent).mean), max(spent)) if spent else Cell("without bound"),
+        Cell(_given(told.get("target_epsilon")) or MISSING),
+        *(Cell(_given(told.get(name)) or MISSING) for name in ("delta", "noise")),
+        Cell(clip or _given(told.get("clip")) or MISSING),
+        Cell(_given(told.get("accountant")) or MISSING),
+    ]
+
+
+def _given(value: object) -> str:
+    """A setting in words; empty where it is none."""
+    return "" if value in (None, "none") else plain(value)
+
+
+_FATES = {
+    "skipped": "refused (not finite)",
+    "idle": "idle (nothing to do)",
+    "dropped": "dropped out",
+    "lost": "lost (window closed)",
+    "stale": "stale (too old)",
+    "discarded": "discarded (too late)",
+}
+_RUNNING_TOTALS = ("dropped", "lost", "stale", "discarded")  # these columns count from the start of the run
+
+
+def fates(groups: Sequence[Group]) -> Grid | None:
+    """Updates that did not count, by reason; None if all of them did."""
+    totals = {group.key: {name: _fate(group, name) for name in _FATES} for group in groups}
+    names = [name for name in _FATES if any(totals[group.key][name] for group in groups)]
+    if not names:
+        return None
+    rows = []
+    for group in groups:
+        trained = sum(sum(entry.history.column("clients")) for entry in group.entries)
+        cells = [Cell(f"{totals[group.key][name]:,}", totals[group.key][name]) for name in names]
+        rows.append([_label(group), Cell(f"{trained:,}", trained), *cells])
+    return _grid(["run", "updates", *(_FATES[name] for name in names)], rows, "updates that did not count")
+
+
+def _fate(group: Group, name: str) -> int:
+    columns = [entry.history.column(name) for entry in group.entries]
+    return sum(max(column, default=0) if name in _RUNNING_TOTALS else sum(column) for column in columns)
+
+
+# ---- configurations and machines ------------------------------------------------------------------------------------
+
+
+def differences(groups: Sequence[Group]) -> Grid | None:
+    """Only the keys in which groups differ; None if no key does."""
+    found = differing([group.entries[0] for group in groups])
+    keys = {key: values for key, values in found.items() if not is_seed(key) and not is_place(key)}
+    rows = [[_code(key), *(Cell(plain(value)) for value in values)] for key, values in keys.items()]
+    return _grid(["setting", *(group.label for group in groups)], rows, "differences", "text")
+
+
+def configurations(groups: Sequence[Group]) -> str:
+    """The whole configuration of each group, folded away."""
+    return "".join(_folded(group) for group in groups if group.entries[0].config)
+
+
+def _folded(group: Group) -> str:
+    varying = differing(group.entries)
+    settings = flatten(group.entries[0].config)
+    shown = {k: ", ".join(map(plain, varying[k])) if k in varying else plain(v) for k, v in settings.items()}
+    rows = [[_code(key), Cell(value)] for key, value in shown.items()]
+    table = as_html(Grid(["setting", "value"], rows, "text", f"configuration of {group.label}"))
+    return f"<details><summary>{escape(group.label)}</summary>{table}</details>"
+
+
+def machines(groups: Sequence[Group]) -> Grid | None:
+    """Where and with which versions the runs were made; one row for each different machine."""
+    found: dict[str, tuple[dict[str, Any], list[str]]] = {}
+    for group in groups:
+        for told in {str(machine): machine for machine in map(_machine, group.entries) if machine}.values():
+            found.setdefault(str(told), (told, []))[1].append(group.label)
+    facts = list(dict.fromkeys(name for told, _ in found.values() for name in told))
+    rows = [[Cell(", ".join(labels)), *(Cell(_fact(fact, told)) for fact in facts)] for told, labels in found.values()]
+    return _grid(["runs", *(fact.removesuffix("_bytes") for fact in facts)], rows, "machines", "text")
+
+
+def _machine(entry: Entry) -> dict[str, Any]:
+    info = entry.info
+    about = {name: info[name] for name in ("executor", "threads", "fastfed", "torch") if info.get(name) is not None}
+    machine = info.get("machine")
+    return about | (flatten(machine) if isinstance(machine, Mapping) else {"machine": machine} if machine else {})
+
+
+def _fact(name: str, told: Mapping[str, Any]) -> str:
+    value = told.get(name)
+    return bytes_in_units(value) if name.endswith("_bytes") and isinstance(value, int) else plain(value)
+
+
+# ---- cells ----------------------------------------------------------------------------------------------------------
+
+
+def _grid(heads: Sequence[str], rows: Sequence[Sequence[Cell]], name: str, kind: Any = "plain") -> Grid | None:
+    return Grid(heads, rows, kind, name) if rows else None
+
+
+def _label(group: Group) -> Cell:
+    return Cell(group.label, style=group.style)
+
+
+def _code(key: str) -> Cell:
+    return Cell(key, code=True)
+
+
+def _estimate(metric: str, one: Estimate | None) -> Cell:
+    return Cell(estimate_of(metric, one), _mean(one))
+
+
+def _numbers(column: Sequence[Estimate | None], size: float = 1.0) -> list[Cell]:
+    means = [None if one is None else one.mean / size for one in column]
+    return [Cell(text, value) for text, value in zip(column_of(means), means, strict=True)]
+
+
+def _mean(one: Estimate | None) -> float | None:
+    return None if one is None else one.mean

@@ -1,0 +1,163 @@
+"""The pictures of a sweep on paper, as PNG and SVG, in the style of reports."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ...record.evaluate import higher_is_better
+from ..report import figures
+from ..report.entries import MISSING, plain
+from ..report.summary import is_share
+from ..report.words import digits, name_of
+from .charts import Curves, HeatMap, Matrix, Picture, best_place
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_COLOURS = "viridis"  # light is good, also in grey and to those who see few colours
+_NOTHING = "#d9dde1"
+_MOST_WRITTEN = 10  # columns up to which every cell says its value
+
+
+def save(pictures: Sequence[Picture], folder: Path) -> list[Path]:
+    """Draws all pictures into a folder; the files."""
+    import matplotlib
+
+    folder.mkdir(parents=True, exist_ok=True)
+    written: list[Path] = []
+    with matplotlib.rc_context(figures.STYLE):
+        for picture in pictures:
+            written += [folder / name for name in figures.put(draw(picture), folder, picture.id)]
+    return written
+
+
+def draw(picture: Picture) -> Figure:
+    """One picture as a figure."""
+    if isinstance(picture, HeatMap):
+        return _heat_map(picture)
+    return _curves(picture) if isinstance(picture, Curves) else figures.draw(picture)
+
+
+def _panels(number: int, width: float, height: float, most: int, share: bool = True) -> tuple[Figure, list[Axes]]:
+    """Panels of one size, at most so many to a line; those that `share` their axes label the outer ones only."""
+    from matplotlib.figure import Figure
+
+    columns = min(number, most)
+    lines = -(-number // columns)
+    figure = Figure(figsize=(width * columns + 0.6, height * lines + 0.3), layout="constrained")
+    axes = figure.subplots(lines, columns, squeeze=False, sharex=share, sharey=share)
+    flat = [one for line in axes for one in line]
+    for spare in flat[number:]:
+        spare.set_visible(False)
+    return figure, flat[:number]
+
+
+# ---- heat maps ------------------------------------------------------------------------------------------------------
+
+
+def _heat_map(picture: HeatMap) -> Figure:
+    wide, tall = (max(len(getattr(panel, side)) for panel in picture.panels) for side in ("across", "up"))
+    size = 0.36 if wide <= _MOST_WRITTEN else 3.6 / wide
+    share = len({(*panel.across, "by", *panel.up) for panel in picture.panels}) == 1
+    figure, axes = _panels(len(picture.panels), max(1.6, size * wide), max(1.4, size * tall) + 0.4, 5, share)
+    known = [v for panel in picture.panels for row in panel.values for v in row if v is not None]
+    scale = _scale(picture.metric, known)
+    for panel, one in zip(picture.panels, axes, strict=True):
+        shown = _panel(one, panel, picture.metric, scale)
+        one.set_title(panel.title)
+        if share:
+            one.label_outer()
+    figure.supxlabel(_axis_name(picture.across), fontsize=9)
+    figure.supylabel(_axis_name(picture.up), fontsize=9)
+    figure.colorbar(shown, ax=axes, label=name_of(picture.metric), format=_format(picture.metric), aspect=30, pad=0.01)
+    if picture.title:
+        figure.suptitle(picture.title, fontsize=9.5)
+    return figure
+
+
+def _scale(metric: str, known: Sequence[float]) -> dict[str, Any]:
+    """Colours from the worst to the best; losses over orders of magnitude by their logarithms."""
+    from matplotlib.colors import LogNorm
+
+    colours = _COLOURS if higher_is_better(metric) else f"{_COLOURS}_r"
+    low, high = min(known), max(known)
+    if not is_share(metric) and low > 0 and high > 20 * low:
+        return {"cmap": colours, "norm": LogNorm(low, high)}
+    return {"cmap": colours, "vmin": low, "vmax": high if high > low else low + 1e-12}
+
+
+def _panel(axes: Axes, panel: Matrix, metric: str, scale: dict[str, Any]) -> Any:
+    from matplotlib.patches import Rectangle
+
+    values = [[math.nan if value is None else value for value in row] for row in panel.values]
+    shown = axes.imshow(values, origin="lower", aspect="equal", **scale)
+    axes.set_facecolor(_NOTHING)
+    axes.grid(visible=False)
+    axes.set_xticks(range(len(panel.across)), ticks(panel.across))
+    axes.set_yticks(range(len(panel.up)), ticks(panel.up))
+    axes.tick_params(length=2, labelsize=7)
+    if len(panel.across) > 4:
+        axes.tick_params(axis="x", labelrotation=45)
+    if len(panel.across) <= _MOST_WRITTEN:
+        _write_values(axes, panel, metric, shown)
+    best = best_place(panel, metric)
+    if best is not None:
+        axes.add_patch(Rectangle((best[1] - 0.5, best[0] - 0.5), 1, 1, fill=False, edgecolor="#d1622b", linewidth=1.6))
+    return shown
+
+
+def _write_values(axes: Axes, panel: Matrix, metric: str, shown: Any) -> None:
+    for i, row in enumerate(panel.values):
+        for j, value in enumerate(row):
+            if value is None:
+                axes.text(j, i, MISSING, ha="center", va="center", fontsize=7, color="#8b939b")
+                continue
+            red, green, blue, _ = shown.cmap(shown.norm(value))
+            ink = "#1c2024" if 0.3 * red + 0.59 * green + 0.11 * blue > 0.5 else "white"
+            text = f"{100 * value:.0f}" if is_share(metric) else digits(value, 2)
+            axes.text(j, i, text, ha="center", va="center", fontsize=6.5, color=ink)
+
+
+def ticks(values: Sequence[float]) -> list[str]:
+    """Half powers of ten as such, as in papers, if they are all of a scale of at least three; others as they are."""
+    powers = [2 * math.log10(value) for value in values if value > 0]
+    if len(powers) == len(values) > 2 and all(abs(power - round(power)) < 1e-4 for power in powers):
+        return [f"$10^{{{round(power) / 2:g}}}$" for power in powers]
+    return [plain(float(f"{value:.3g}")) for value in values]
+
+
+def _axis_name(key: str) -> str:
+    return {"client.lr": "client learning rate", "server.lr": "server learning rate"}.get(key, key)
+
+
+def _format(metric: str) -> Any:
+    from matplotlib.ticker import PercentFormatter
+
+    return PercentFormatter(xmax=1, decimals=0) if is_share(metric) else None
+
+
+# ---- curves ---------------------------------------------------------------------------------------------------------
+
+
+def _curves(picture: Curves) -> Figure:
+    import matplotlib
+
+    figure, axes = _panels(len(picture.panels), 2.1, 1.9, 4)
+    shades = matplotlib.colormaps["viridis_r"]
+    for one, (title, curves) in zip(axes, picture.panels, strict=True):
+        for rank in reversed(range(len(curves))):  # the best on top
+            points = [(r, math.nan if value is None else value) for r, value in curves[rank]]
+            share = 1 - rank / max(1, len(curves) - 1)
+            colour = shades(0.08 + 0.87 * share)
+            one.plot(*zip(*points, strict=True) if points else ((), ()), color=colour, linewidth=0.9)
+        one.set_title(title)
+        if is_share(picture.metric):
+            one.yaxis.set_major_formatter(_format(picture.metric))
+        one.label_outer()
+    figure.supxlabel("round", fontsize=9)
+    figure.supylabel(name_of(picture.metric), fontsize=9)
+    return figure

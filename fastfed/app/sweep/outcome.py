@@ -1,0 +1,77 @@
+"""What became of a point, as its run directory tells it."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ...record.evaluate import higher_is_better
+from ...record.history import History
+from .. import runs
+from ..report.summary import bytes_of, diverged_at
+from .points import Point
+
+DONE, FAILED, INTERRUPTED, WAITING = "done", "failed", "interrupted", "waiting"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """`status` is "done", "diverged at round N", "dropped at round N" (by halving), "failed", "interrupted" or
+    "waiting"; `error` a failed point's sentence. `value` is the mean of the last evaluations of the metric, None where
+    there is none, one was not finite, or the run diverged (the model that it still evaluates is one from before);
+    `best` the best of all. `curve` has [round, value] of every evaluation."""
+
+    point: Point
+    status: str = WAITING
+    error: str | None = None
+    metric: str | None = None
+    value: float | None = None
+    best: float | None = None
+    rounds: int = 0
+    bytes: int = 0
+    seconds: float = 0.0
+    curve: list[tuple[int, float | None]] = field(default_factory=list, repr=False)
+
+
+def look(point: Point, home: Path, metric: str | None, last: int, until: int | None = None) -> Outcome:
+    """The outcome of the point whose run directory is `home`, of its first `until` rounds where that is given."""
+    try:
+        run = runs.read(home)
+    except runs.DamagedRun as error:
+        return Outcome(point, FAILED, str(error)) if runs.holds_run(home) else Outcome(point)
+    history = run.history if until is None else History([row for row in run.history if row["round"] <= until])
+    name = metric or run.metric
+    lost = diverged_at(history)
+    status = {"running": INTERRUPTED}.get(run.status, run.status)  # nobody runs it any more
+    return Outcome(
+        point=point,
+        status=f"diverged at round {lost}" if lost is not None and status == DONE else status,
+        error=run.info.get("error"),
+        metric=name,
+        value=final(history, name, last) if lost is None else None,
+        best=history.best(name) if history.column(name) else None,
+        rounds=len(history),
+        bytes=bytes_of(history),
+        seconds=float(run.info["seconds"]),
+        curve=[(int(row["round"]), row[name]) for row in history if name in row],
+    )
+
+
+def final(history: History, metric: str, last: int) -> float | None:
+    """The mean of a metric's last evaluations; None where one of them was not finite, or there are none."""
+    values = [row[metric] for row in history if metric in row][-last:]
+    return statistics.fmean(values) if values and None not in values else None
+
+
+def better(metric: str, value: float | None) -> float:
+    """What to sort by so that the best comes first and what has no value last."""
+    if value is None:
+        return float("inf")
+    return -value if higher_is_better(metric) else value
+
+
+def metric_of(outcomes: Iterable[Outcome]) -> str | None:
+    """The metric by which points are judged."""
+    return next((one.metric for one in outcomes if one.metric is not None), None)

@@ -1,0 +1,1 @@
+"""Data sets, one file for each form on disk."""

@@ -1,0 +1,12 @@
+"""What server and clients exchange or keep besides the model: control variates (SCAFFOLD), a preconditioner (FedAda2's
+DJA), previous models (MOON).
+
+Settings are frozen; what they keep during a run lives in a `Companion`.
+"""
+
+from .moon import PreviousModels
+from .preconditioner import Preconditioner
+from .protocol import Companion, Exchange
+from .scaffold import ControlVariates
+
+__all__ = ["Companion", "ControlVariates", "Exchange", "Preconditioner", "PreviousModels"]

@@ -1,0 +1,51 @@
+"""The server's second moment, transmitted to clients (FedAda2)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from ..clients import Client
+from ..kernels.table import CLIENT_RULES, SERVER_RULES
+from ..servers import Server
+from ..train import Outcome, RoundWork
+from .protocol import Companion
+
+
+@dataclass(frozen=True)
+class Preconditioner:
+    """Direct joint adaptivity (FedAda2): clients start their second moments from the server's v."""
+
+    down = 1
+    up = 0
+    kept = 0
+    split = None
+
+    def check(self, client: Client, server: Server) -> None:
+        if not CLIENT_RULES[client.rule].has_second_moment:
+            raise ValueError(f"exchange: client rule {client.rule!r} has no second moment to start from the server's")
+        if "v" not in SERVER_RULES[server.rule].moments:
+            raise ValueError(f"exchange: server rule {server.rule!r} has no second moment to transmit")
+        if getattr(client, "v0", None) is not None:
+            raise ValueError("exchange: the second moment starts from the server's v, so v0 would be ignored")
+
+    def begin(self, x: Tensor, clients: int) -> Companion:
+        return _Transmitting()
+
+
+class _Transmitting:
+    keeps_deltas = False
+
+    def extras(self, cohort: Tensor, server_state: dict[str, Tensor]) -> dict[str, Any]:
+        return {"preconditioner": server_state["v"]}
+
+    def absorb(self, work: RoundWork, outcome: Outcome) -> None:
+        """Nothing to learn."""
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {}
+
+    def load(self, tensors: dict[str, Tensor]) -> None:
+        """Nothing to take over."""

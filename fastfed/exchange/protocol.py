@@ -1,0 +1,49 @@
+"""What an exchange is: settings (`Exchange`), and what becomes of them in a run (`Companion`)."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from ..clients import Client
+from ..servers import Server
+from ..train import Outcome, RoundWork
+from ..train.split import Split
+
+
+class Exchange(Protocol):
+    """Settings of an exchange: how many vectors besides the model it sends `down` to a client and `up` from it, and how
+    many a client has `kept` between its rounds."""
+
+    down: int
+    up: int
+    kept: int
+
+    @property
+    def split(self) -> Split | None:
+        """Where the model must split (train/split.py), if its works ask for a contrast; None: it need not."""
+
+    def check(self, client: Client, server: Server) -> None:
+        """Refuses optimizers that have no use for it."""
+
+    def begin(self, x: Tensor, clients: int) -> Companion:
+        """What it keeps for a run of a model like `x` (d,) with this many clients."""
+
+
+class Companion(Protocol):
+    """An exchange during a run. `keeps_deltas`: it wants to see every client's delta."""
+
+    keeps_deltas: bool
+
+    def extras(self, cohort: Tensor, server_state: dict[str, Tensor]) -> dict[str, Any]:
+        """Further fields of the round's work for these clients (n,)."""
+
+    def absorb(self, work: RoundWork, outcome: Outcome) -> None:
+        """Learns from a round, once the server has stepped."""
+
+    def tensors(self) -> dict[str, Tensor]:
+        """What it keeps, by name, for a checkpoint."""
+
+    def load(self, tensors: dict[str, Tensor]) -> None:
+        """Takes over what `tensors` gave."""

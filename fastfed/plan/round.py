@@ -1,0 +1,300 @@
+"""What a round is to do (`RoundPlan`), and who plans it."""
+
+from __future__ import annotations
+
+import math
+import numbers
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+import torch
+from torch import Tensor
+
+from ..clients import Blend, Client, Part, Resources, optimizers
+from ..kernels import Stream
+from ..purposes import Purpose
+from ..schedules import Schedule
+from .participation import Participation, uniforms
+
+
+@dataclass(frozen=True)
+class RoundPlan:
+    """One round, decided: row i of every tensor belongs to client ``cohort[i]`` (int64, ascending).
+
+    `steps` (n,) int64 local steps on batches of `batch_size`; with `positions` (n,) int64, batches run on across epoch
+    borders until that many examples have been seen. `clients` are the optimizers, `rule` (n,) int64 chooses one each,
+    `lr` (n,) float64 replaces their learning rates. `age` (n,) int64 counts the server steps since the model that a
+    client starts from (None: the newest for all). `scale` (n,) float64 multiplies the clients' deltas before they are
+    averaged (None: 1 for all). `server_lr` is the server's learning rate in this round. `downloads` counts the clients
+    that were sent the model since the round before (None: those of the cohort), `late_uploads` the updates that came
+    too late to count. `columns` are further entries of the round's row in the history.
+    """
+
+    round: int
+    cohort: Tensor
+    steps: Tensor
+    batch_size: int
+    clients: tuple[Client, ...]
+    server_lr: float
+    positions: Tensor | None = None
+    rule: Tensor | None = None
+    lr: Tensor | None = None
+    age: Tensor | None = None
+    scale: Tensor | None = None
+    downloads: int | None = None
+    late_uploads: int = 0
+    columns: Mapping[str, Any] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return self.cohort.numel()
+
+
+# ---- how long -------------------------------------------------------------------------------------------------------
+
+Counting = Literal["epochs", "floor", "ceil"]
+
+
+@dataclass(frozen=True)
+class LocalWork:
+    """How long a client trains: `epochs` over its examples (fractions too), or `steps`.
+
+    `steps` is a number for all, or one per client of the federation (a sequence, or (clients,) int64). An epoch ends
+    with a short batch where the examples run out, unless `across_epochs` (the AFO authors' code), where only the very
+    last batch of a client may be short. `counting` says how many steps E epochs over n examples in batches of B are:
+    "epochs" (default) as many as it takes to see every example in every epoch; "floor" and "ceil" round n*E/B, at
+    least 1 (FATHOM).
+    """
+
+    epochs: float | None = None
+    steps: int | Sequence[int] | Tensor | None = None
+    batch_size: int = 20
+    across_epochs: bool = False
+    counting: Counting = "epochs"
+
+    def __post_init__(self) -> None:
+        if (self.epochs is None) == (self.steps is None):
+            raise ValueError(f"epochs: give either epochs or steps, got {self.epochs!r} and {self.steps!r}")
+        if self.epochs is not None and not (isinstance(self.epochs, numbers.Real) and 0 < self.epochs < math.inf):
+            raise ValueError(f"epochs: must be > 0, got {self.epochs!r}")
+        if isinstance(self.batch_size, bool) or not isinstance(self.batch_size, int) or self.batch_size < 1:
+            raise ValueError(f"batch_size: must be a whole number >= 1, got {self.batch_size!r}")
+        if self.across_epochs and self.epochs is None:
+            raise ValueError("across_epochs: batches follow one another until the epochs are over; it needs epochs")
+        if self.steps is not None and bool((torch.as_tensor(self.steps, device="cpu") < 1).any()):
+            raise ValueError("steps: must be >= 1")
+
+    def steps_of(self, cohort: Tensor, sizes: Tensor, epochs: float | Tensor | None, batch_size: int) -> Tensor:
+        """Local steps of each client of a cohort with `sizes` (n,) examples: (n,) int64. `epochs` may be (n,)."""
+        if self.steps is not None:
+            given = torch.as_tensor(self.steps, dtype=torch.int64, device="cpu")
+            return given.expand(len(cohort)).clone() if given.dim() == 0 else given[cohort]
+        wanted = torch.as_tensor(epochs, dtype=torch.float64)
+        if self.counting == "epochs":
+            whole = wanted.floor()
+            steps = whole.long() * _batches(sizes, batch_size) + _batches(sizes * (wanted - whole), batch_size)
+        elif self.counting == "ceil":
+            steps = _batches(sizes * wanted, batch_size)
+        else:
+            steps = torch.floor(sizes * wanted / batch_size + 1e-6).long()
+        return torch.where(sizes > 0, steps.clamp(min=1), 0)
+
+    def positions_of(self, sizes: Tensor, epochs: float | Tensor | None) -> Tensor | None:
+        """How many examples each client sees in all, where batches cross epoch borders; at least one if it has any."""
+        if not self.across_epochs:
+            return None
+        seen = (sizes * torch.as_tensor(epochs or 0.0 if not isinstance(epochs, Tensor) else epochs)).round().long()
+        return torch.where(sizes > 0, seen.clamp(min=1), 0)
+
+    def check(self, clients: int) -> None:
+        """Steps given per client are given for every client."""
+        given = torch.as_tensor(self.steps if self.steps is not None else 1, device="cpu")
+        if given.dim() > 1 or (given.dim() == 1 and given.numel() != clients) or given.is_floating_point():
+            raise ValueError(f"steps: must be a whole number, or one for each of the {clients} clients")
+
+
+def _batches(examples: Tensor, batch_size: int) -> Tensor:
+    """How many batches hold these many examples (which may be fractions, rounded up past 1e-6 of a batch)."""
+    return torch.ceil(examples.double() / batch_size - 1e-6).clamp(min=0).long()
+
+
+# ---- what a cohort is told ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """What a tuner may change from round to round; None leaves the setting as it is."""
+
+    lr: float | None = None
+    epochs: float | None = None
+    batch_size: float | None = None
+
+
+@dataclass(frozen=True)
+class Orders:
+    """What the clients of a cohort are told: optimizer, learning rate, steps. The same for every planner.
+
+    `sizes` (clients,) int64 counts the clients' examples. The schedules' factors multiply the learning rates.
+    """
+
+    sizes: Tensor
+    local: LocalWork
+    client: Client | Blend
+    server_lr: float
+    client_schedule: Schedule | None = None
+    server_schedule: Schedule | None = None
+    seed: int = 0
+
+    def plan(
+        self,
+        round: int,
+        cohort: Tensor,
+        tuning: Tuning,
+        *,
+        epochs: Tensor | None = None,
+        age: Tensor | None = None,
+        scale: Tensor | None = None,
+        columns: Mapping[str, Any] | None = None,
+    ) -> RoundPlan:
+        """The round of this cohort (n,). `epochs` (n,) replaces those of the local work; `age`, `scale` and `columns`
+        are the plan's own."""
+        sizes = self.sizes[cohort]
+        batch_size = self.local.batch_size if tuning.batch_size is None else max(1, int(tuning.batch_size + 0.5))
+        wanted: Any = epochs if epochs is not None else self.local.epochs if tuning.epochs is None else tuning.epochs
+        positions = self.local.positions_of(sizes, wanted)
+        steps = self.local.steps_of(cohort, sizes, wanted, batch_size)
+        if positions is not None:
+            steps = _batches(positions, batch_size)
+        rule = None
+        if isinstance(self.client, Blend):
+            rule = parts_of(self.client, cohort, sizes, round, self.seed)
+            steps = _own_steps(self.client.parts, rule, steps, sizes, self.local)
+            scale = _own_weights(self.client.parts, rule, scale)
+        return RoundPlan(
+            round=round,
+            cohort=cohort,
+            steps=steps,
+            positions=positions,
+            batch_size=batch_size,
+            clients=optimizers(self.client),
+            rule=rule,
+            lr=self._learning_rates(round, tuning, torch.zeros_like(cohort) if rule is None else rule, age),
+            server_lr=self.server_lr * factor("server_schedule", self.server_schedule, round),
+            age=age,
+            scale=scale,
+            columns=columns or {},
+        )
+
+    def _learning_rates(self, round: int, tuning: Tuning, rule: Tensor, age: Tensor | None) -> Tensor | None:
+        """Each client's, under the schedule of the round in which it started."""
+        if self.client_schedule is None and tuning.lr is None:
+            return None
+        rates: list[float] = []
+        for client in optimizers(self.client):
+            rates.append(client.lr if tuning.lr is None else tuning.lr)  # type: ignore[attr-defined]
+        started = torch.full_like(rule, round) if age is None else round - age
+        factors = torch.ones(len(rule), dtype=torch.float64)
+        for then in started.unique().tolist():
+            factors[started == then] = factor("client_schedule", self.client_schedule, then)
+        lr = torch.tensor(rates, dtype=torch.float64)[rule] * factors
+        if bool((lr == 0).any()) and any(client.rule == "delta_sgd" for client in optimizers(self.client)):
+            raise ValueError(f"client_schedule: Delta-SGD cannot start from a step size of 0, as in round {round}")
+        return lr
+
+
+def parts_of(blend: Blend, cohort: Tensor, sizes: Tensor, round: int, seed: int) -> Tensor:
+    """Which part of the blend each client of the cohort takes in this round: (n,) int64, drawn by the parts' shares, or
+    as the blend's own function chooses."""
+    if blend.choose is None:
+        shares = torch.tensor([part.share for part in blend.parts], dtype=torch.float64)
+        borders = shares.cumsum(0) / shares.sum()
+        draws = uniforms(len(cohort), Stream(seed, Purpose.MIXTURE, round))
+        return torch.searchsorted(borders[:-1].contiguous(), draws, right=True)
+    chosen = []
+    for client, examples in zip(cohort.tolist(), sizes.tolist(), strict=True):
+        own = None if blend.resources is None else blend.resources[client]
+        part = blend.choose(Resources(client, examples, own))
+        if isinstance(part, bool) or not isinstance(part, int) or not 0 <= part < len(blend.parts):
+            raise ValueError(
+                f"choose: must give the number of a part, 0 to {len(blend.parts) - 1}, got {part!r} for client {client}"
+            )
+        chosen.append(part)
+    return torch.tensor(chosen, dtype=torch.int64)
+
+
+def _own_steps(parts: Sequence[Part], rule: Tensor, steps: Tensor, sizes: Tensor, local: LocalWork) -> Tensor:
+    """The steps of clients whose part says how long it trains; the others' as they were."""
+    for number, part in enumerate(parts):
+        if part.epochs is None and part.steps is None:
+            continue
+        own = LocalWork(epochs=part.epochs, steps=part.steps, batch_size=local.batch_size)
+        of_part = own.steps_of(rule, sizes, part.epochs, local.batch_size)
+        steps = torch.where((rule == number) & (sizes > 0), of_part, steps)
+    return steps
+
+
+def _own_weights(parts: Sequence[Part], rule: Tensor, scale: Tensor | None) -> Tensor | None:
+    if all(part.weight == 1 for part in parts):
+        return scale
+    weights = torch.tensor([part.weight for part in parts], dtype=torch.float64)[rule]
+    return weights if scale is None else weights * scale
+
+
+# ---- planners -------------------------------------------------------------------------------------------------------
+
+
+class Planner(Protocol):
+    """Makes the plan of a round. `tensors` and `load` carry what it remembers through a checkpoint."""
+
+    def plan(self, round: int, tuning: Tuning, until: float = math.inf) -> RoundPlan | None:
+        """The round's plan; asked again before `commit`, the same. None if a simulated clock comes to `until` seconds
+        before the round is complete."""
+
+    def commit(self) -> None:
+        """The server has stepped."""
+
+    def versions(self) -> Sequence[int] | None:
+        """The past models that clients may still start from or are training from, by the number of server steps
+        before them; None if everybody starts from the newest."""
+
+    def tensors(self) -> dict[str, Tensor]: ...
+
+    def load(self, tensors: dict[str, Tensor]) -> None: ...
+
+
+class Memoryless:
+    """What planners share that decide every round anew, from the newest model."""
+
+    def commit(self) -> None:
+        """Nothing to remember."""
+
+    def versions(self) -> Sequence[int] | None:
+        return None
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {}
+
+    def load(self, tensors: dict[str, Tensor]) -> None:
+        """Nothing to take over."""
+
+
+@dataclass(frozen=True)
+class SyncPlanner(Memoryless):
+    """Synchronous rounds: a fresh cohort, all from the newest model."""
+
+    orders: Orders
+    participation: Participation
+
+    def plan(self, round: int, tuning: Tuning, until: float = math.inf) -> RoundPlan:
+        cohort = self.participation.cohort(round, self.orders.sizes.numel(), self.orders.seed)
+        return self.orders.plan(round, cohort, tuning)
+
+
+def factor(name: str, schedule: Schedule | None, round: int) -> float:
+    """A schedule's factor in this round, 1 without a schedule."""
+    if schedule is None:
+        return 1.0
+    value = float(schedule(round))
+    if not 0 <= value < math.inf:
+        raise ValueError(f"{name}: must give a finite factor >= 0, got {value!r} in round {round}")
+    return value

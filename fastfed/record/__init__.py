@@ -1,0 +1,1 @@
+"""The record room: rows, evaluation, costs, and where they are written or shown."""

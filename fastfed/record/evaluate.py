@@ -1,0 +1,207 @@
+"""What a model is worth on examples: its loss, and the metric that goes with the loss."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterable, Iterator
+from queue import SimpleQueue
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from ..data import Examples, Federation, Visit
+from ..losses import IGNORED, Loss, find_loss
+from ..train.model import LocalModel
+from ..train.threads import check_threads, in_order, one_thread_per_operation
+
+_CHUNK = 128  # examples per forward pass: enough for the arithmetic, few enough for the cache
+_NATIVE_CHUNK = 1024  # enough for all threads, few enough for the outputs of a large vocabulary
+_DEVICE_CHUNK = 1024  # a device has no use for a few
+_DEVICE_LOAD = 4096  # examples that go to a device together, of however many clients: every copy has its price
+
+
+class Tally(NamedTuple):
+    """Sums over examples: `weight` is what the mean loss is over, hits of `possible` make the metric."""
+
+    loss: float = 0.0
+    weight: float = 0.0
+    hits: float = 0.0
+    possible: float = 0.0
+
+    def plus(self, other: Tally) -> Tally:
+        return Tally(*(a + b for a, b in zip(self, other, strict=True)))
+
+
+Count = Callable[[Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]  # outputs, targets -> weight, hits, possible
+
+
+def _count_labels(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Accuracy: over the labels that are not ignored."""
+    counts = targets != IGNORED
+    right = (outputs.argmax(-1) == targets) & counts
+    possible = counts.sum()
+    return possible, right.sum(), possible
+
+
+def _count_recall(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Recall@5: of all tags that apply, how many are among an example's five likeliest."""
+    likeliest = outputs.topk(min(5, outputs.shape[-1]), dim=-1).indices
+    return outputs.new_full((), len(targets)), targets.gather(-1, likeliest).sum(), targets.sum()
+
+
+def _count_examples(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """No metric but the loss."""
+    nothing = outputs.new_zeros(())
+    return outputs.new_full((), len(targets)), nothing, nothing
+
+
+_METRICS: dict[str, tuple[str | None, Count]] = {
+    "cross_entropy": ("accuracy", _count_labels),
+    "binary_cross_entropy": ("recall_at_5", _count_recall),
+    "mse": ("mse", _count_examples),
+}
+
+
+def metric_of(loss: Loss) -> str:
+    """The name of the metric that goes with a loss; "loss" where there is none."""
+    return (_METRICS[loss][0] if isinstance(loss, str) and loss in _METRICS else None) or "loss"
+
+
+def higher_is_better(metric: str) -> bool:
+    """Whether more of a metric, with or without a prefix such as "test_", is better."""
+    return "loss" not in metric and "mse" not in metric
+
+
+Predict = Callable[[Tensor, Examples, Tensor], Tensor]  # packed model (d,), examples, rows (n,) -> outputs (n, ...)
+
+
+class _TorchOutputs:
+    """The outputs of a module in evaluation mode, which several threads may ask for at once."""
+
+    def __init__(self, module: nn.Module, threads: int, device: torch.device) -> None:
+        self._models: SimpleQueue[LocalModel] = SimpleQueue()  # one per thread
+        for _ in range(threads):
+            model = LocalModel(module, device)
+            model.module.eval()
+            self._models.put(model)
+
+    def __call__(self, x: Tensor, inputs: Iterable[Tensor]) -> list[Tensor]:
+        """Of the packed model `x` (d,), for every batch of inputs; all on the device."""
+        model = self._models.get()
+        try:
+            tensors = {**model.constants(x.dtype), **model.packing_as(x.dtype).views(x)}
+            return [model(tensors, batch) for batch in inputs]
+        finally:
+            self._models.put(model)
+
+
+class Evaluator:
+    """Evaluates a module in evaluation mode. `threads` (default: torch's number) changes no bit of the result.
+
+    `predict` computes the outputs on threads of its own, as the native engine does; by default torch computes them, on
+    `device`, from which an evaluation is fetched as a whole.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        loss: Loss,
+        *,
+        predict: Predict | None = None,
+        threads: int | None = None,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        check_threads(threads)
+        self.loss, self.metric = find_loss(loss), metric_of(loss)
+        self._count = _METRICS[loss][1] if isinstance(loss, str) else _count_examples
+        self._predict, self.device = predict, torch.device(device)
+        on_host = self.device.type == "cpu"
+        self._load = 1 if on_host else _DEVICE_LOAD
+        self._threads, self._chunk = 1, _NATIVE_CHUNK if on_host else _DEVICE_CHUNK
+        if predict is None:
+            if on_host:
+                self._threads, self._chunk = torch.get_num_threads() if threads is None else threads, _CHUNK
+            self._outputs = _TorchOutputs(module, self._threads, self.device)
+
+    def evaluate(self, x: Tensor, examples: Examples) -> dict[str, float]:
+        """`loss` and the metric of the packed model `x` (d,) over all examples."""
+        rows = torch.arange(len(examples))
+        total = Tally()
+        for tally in self._tallies(x, examples, list(rows.split(self._chunk))):
+            total = total.plus(tally)
+        return self._metrics(total)
+
+    def per_client(self, x: Tensor, visit: Visit) -> dict[str, float]:
+        """The metric over the clients of a visit that have something to measure: mean, 10th and 90th percentile."""
+        begins, ends = visit.offsets[:-1].tolist(), visit.offsets[1:].tolist()
+        rows = [visit.rows[b:e] for b, e in zip(begins, ends, strict=True) if e > b]
+        values = [self._metrics(tally)[self.metric] for tally in self._tallies(x, visit.examples, rows)]
+        spread = torch.tensor([value for value in values if not math.isnan(value)], dtype=torch.float64)
+        if len(spread) == 0:
+            raise ValueError(f"per_client: no client has examples that {self.metric} could be measured on")
+        low, high = torch.quantile(spread, torch.tensor([0.1, 0.9], dtype=torch.float64)).tolist()
+        return {f"{self.metric}_mean": float(spread.mean()), f"{self.metric}_p10": low, f"{self.metric}_p90": high}
+
+    def _tallies(self, x: Tensor, examples: Examples, groups: list[Tensor]) -> Iterator[Tally]:
+        """The tally of every group of rows, in order."""
+        x, chunks = x.to(self.device), [group.split(self._chunk) for group in groups]
+        loads = _loads(itertools.chain.from_iterable(chunks), self._load)
+        with one_thread_per_operation(), torch.no_grad():
+            measured = list(in_order(lambda load: self._measure(x, examples, load), loads, self._threads))
+        fetched = iter(torch.cat(measured).tolist() if measured else ())
+        for group in chunks:
+            tally = Tally()
+            for _ in group:
+                tally = tally.plus(Tally(*next(fetched)))
+            yield tally
+
+    @torch.no_grad()
+    def _measure(self, x: Tensor, examples: Examples, chunks: list[Tensor]) -> Tensor:
+        """The numbers of a tally for every chunk of rows: (chunks, 4) float64."""
+        if self._predict is not None:
+            outputs = [self._predict(x, examples, rows) for rows in chunks]
+            targets = [examples.targets_of(rows, x.dtype) for rows in chunks]
+        else:
+            dense = examples.batch(torch.cat(chunks), x.dtype)
+            inputs, targets = (list(tensor.to(self.device).split([len(rows) for rows in chunks])) for tensor in dense)
+            outputs = self._outputs(x, inputs)
+        return torch.stack([self._numbers(*pair) for pair in zip(outputs, targets, strict=True)])
+
+    def _numbers(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """A chunk's tally, (4,) float64, where the outputs are."""
+        weight, hits, possible = (number.double() for number in self._count(outputs, targets))
+        return torch.stack([self.loss(outputs, targets).double() * weight, weight, hits, possible])
+
+    def _metrics(self, tally: Tally) -> dict[str, float]:
+        loss = tally.loss / tally.weight if tally.weight else float("nan")
+        metrics = {"loss": loss}
+        if self.metric == "mse":
+            metrics["mse"] = loss
+        elif self.metric != "loss":
+            metrics[self.metric] = tally.hits / tally.possible if tally.possible else float("nan")
+        return metrics
+
+
+def _loads(chunks: Iterable[Tensor], most: int) -> Iterator[list[Tensor]]:
+    """Chunks of rows, as many together as hold at most that many rows, at least one."""
+    load: list[Tensor] = []
+    for rows in chunks:
+        if load and sum(map(len, load)) + len(rows) > most:
+            yield load
+            load = []
+        load.append(rows)
+    if load:
+        yield load
+
+
+_MOST_CLIENTS = 1000
+
+
+def evaluation_visit(fed: Federation) -> Visit:
+    """The clients that an evaluation per client asks, with their test examples, else their training examples."""
+    some = torch.arange(len(fed))[:: -(-len(fed) // _MOST_CLIENTS)]
+    tests = getattr(fed, "visit_tests", None)
+    found: Visit | None = None if tests is None else tests(some)
+    return fed.visit(some) if found is None else found

@@ -1,0 +1,101 @@
+"""The record room: a row per round, kept in memory and written as JSON lines or TensorBoard events."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..aggregate import Aggregate
+from ..train import Outcome
+from .evaluate import higher_is_better
+
+Row = dict[str, Any]
+ROOMS = ("plan", "train", "aggregate", "step", "tune", "record")
+
+
+@dataclass
+class History:
+    """The rows of a run, one per round, in order: dictionaries that JSON can hold.
+
+    Every row has round (counted from 1), clients, examples, steps, train_loss, delta_norm, step_size and its _min and
+    _max, counted (clients that are in the mean), skipped (clients refused), idle (clients without a step), changed
+    (whether the model moved), bytes_down and bytes_up (of the whole round; on a simulated clock of all that was sent
+    since the round before, in vain or not), client_optimizer_bytes, server_lr and seconds_<room>. Tuned runs add
+    client_lr, epochs and batch_size as used in the round; private ones clip, noise_std and the epsilon spent so far;
+    asynchronous ones age_mean, age_max and ages ([age, number of updates] each); a simulated clock adds clock (its
+    seconds), and how many updates in all so far were dropped, lost (a window closed), stale (older than max_age) and
+    discarded (later than a wave wanted). Rows of evaluated rounds have test_loss and test_accuracy, test_recall_at_5 or
+    test_mse besides, and what was asked for per client. None stands for what is not a finite number, or not there
+    because no client counted.
+    """
+
+    rounds: list[Row] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.rounds)
+
+    def __iter__(self) -> Iterator[Row]:
+        return iter(self.rounds)
+
+    def column(self, name: str) -> list[Any]:
+        """A column's values, of the rounds that have one."""
+        return [row[name] for row in self.rounds if row.get(name) is not None]
+
+    def last(self, name: str) -> Any:
+        """The newest value of a column."""
+        values = self.column(name)
+        if not values:
+            raise KeyError(f"{name}: no round has it; there are {', '.join(self.rounds[-1] if self.rounds else ())}")
+        return values[-1]
+
+    def best(self, name: str) -> float:
+        """The best finite value of a metric."""
+        return float((max if higher_is_better(name) else min)(self.column(name)))
+
+    def rounds_to(self, name: str, target: float) -> int | None:
+        """The first round (counted from 1) whose metric is at least as good as `target`; None if there is none."""
+        for row in self.rounds:
+            if reaches(name, row.get(name), target):
+                return int(row["round"])
+        return None
+
+    def without_seconds(self) -> list[Row]:
+        """The rows without their timings: what two equal runs share."""
+        return [{k: v for k, v in row.items() if not k.startswith("seconds")} for row in self.rounds]
+
+
+def reaches(name: str, value: float | None, target: float) -> bool:
+    """Whether a metric's value is at least as good as the target."""
+    if value is None:
+        return False
+    return value >= target if higher_is_better(name) else value <= target
+
+
+def training_columns(outcome: Outcome | None, aggregate: Aggregate) -> Row:
+    """What the clients' scalars say of a round; the loss is the mean over clients that count, by examples."""
+    row: Row = {"counted": aggregate.counted, "skipped": aggregate.refused, "idle": aggregate.idle}
+    scalars = {} if outcome is None else outcome.scalars
+    examples, steps = scalars.get("examples", torch.zeros(0)), scalars.get("steps", torch.zeros(0))
+    row |= {"clients": len(examples), "examples": int(examples.sum()), "steps": int(steps.sum())}
+    if outcome is None or aggregate.counted == 0:
+        return row | dict.fromkeys(("train_loss", "delta_norm", "step_size", "step_size_min", "step_size_max"))
+    counts = (steps > 0) & ~outcome.refused
+    row["train_loss"] = _weighted_mean(scalars["mean_loss"][counts], examples[counts])
+    row["delta_norm"] = float(scalars["delta_norm"][counts].mean())
+    sizes = scalars["step_size"][counts]
+    row |= {"step_size": float(sizes.mean()), "step_size_min": float(sizes.min()), "step_size_max": float(sizes.max())}
+    return row
+
+
+def finite(row: Mapping[str, Any]) -> Row:
+    """The row with None for every number that is not finite: JSON has no other."""
+    return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in row.items()}
+
+
+def _weighted_mean(values: Tensor, weights: Tensor) -> float:
+    return float((values * weights).sum() / weights.sum())

@@ -1,0 +1,61 @@
+"""A small sweep on the embedded digits, and outcomes made by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fastfed.app.sweep import Outcome, Point
+from fastfed.app.sweep.results import Cell
+
+BASE = """
+[data]
+name = "digits"
+partition = "dirichlet"
+clients = 20
+alpha = 0.5
+
+[model]
+name = "mlp"
+sizes = [64, 10]
+
+[client]
+rule = "sgd"
+lr = 0.1
+
+[server]
+rule = "sgd"
+
+[run]
+rounds = 4
+cohort = 4
+batch_size = 10
+evaluate_every = 2
+"""
+
+
+def write(folder: Path, more: str = "", base: str = BASE) -> Path:
+    """A configuration file with `more` tables at its end."""
+    file = folder / "digits.toml"
+    file.write_text(base + more)
+    return file
+
+
+def point(settings: Mapping[str, Any], variant: str | None = None, seed: int = 0) -> Point:
+    return Point(f"{variant}{settings}{seed}", variant, dict(settings), seed, {})
+
+
+def cell(
+    settings: Mapping[str, Any],
+    values: float | Sequence[float | None] | None,
+    variant: str | None = None,
+    metric: str = "test_accuracy",
+) -> Cell:
+    """A cell with a value for each seed."""
+    each = values if isinstance(values, Sequence) else [values]
+    outcomes = [
+        Outcome(point(settings, variant, seed), "done", metric=metric, value=value, best=value, curve=[(1, value)])
+        for seed, value in enumerate(each)
+    ]
+    return Cell(outcomes[0].point, tuple(outcomes))

@@ -1,0 +1,321 @@
+"""Runs on disk: whole, never overwritten, and taken up again to the same bits whatever stopped them."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import fastfed
+from fastfed import simulation
+from fastfed.app import config, runs
+from fastfed.app.config import document
+from fastfed.record import writers as record
+from fastfed.saved import checkpoint
+
+from .config.support import tables
+
+ROUNDS = 6
+
+
+def configured(**of_run: Any) -> config.Config:
+    own = {"rounds": ROUNDS, "cohort": 4, "evaluate_every": 2, "checkpoint_every": 2, "seed": 1, **of_run}
+    return config.parse(tables(name="small", run=own))
+
+
+def contents(home: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(home)): path.read_bytes() for path in home.rglob("*") if path.is_file()}
+
+
+def final_model(home: Path) -> tuple[list[dict[str, Any]], list[list[float]]]:
+    """The rows of a run without timings, and all tensors of its last checkpoint."""
+    _, tensors = checkpoint.read(home / runs.CHECKPOINT)
+    return runs.read(home).history.without_seconds(), [tensors[name].flatten().tolist() for name in sorted(tensors)]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    home = tmp_path_factory.mktemp("runs") / "whole"
+    runs.execute(configured(), home, progress=False)
+    return home
+
+
+# ---- what is beside a run -------------------------------------------------------------------------------------------
+
+
+def test_everything_that_says_what_was_run_is_beside_it(whole: Path) -> None:
+    run = runs.read(whole)
+    assert (run.name, run.status, run.metric, len(run.history)) == ("small", "done", "test_accuracy", ROUNDS)
+    for name, version in (("fastfed", fastfed.__version__), ("torch", torch.__version__)):
+        assert run.info[name] == version
+    assert {"python", "numpy", "executor", "threads", "started", "finished"} <= set(run.info)
+    assert run.info["machine"]["cores"] >= 1
+    assert run.info["machine"]["memory_bytes"] > 1 << 20
+    assert run.info["seed"] == run.config["run"]["seed"] == 1
+    assert run.info["seconds"] > 0
+    assert run.clients is not None
+    assert sum(run.clients["sizes"]) == run.clients["examples"] == 1442
+    assert run.costs is not None
+    assert run.costs["bytes_down"] > 0
+    assert runs.find(whole.parent) == [whole]
+
+
+def test_the_configuration_beside_it_gives_the_same_bits(whole: Path, tmp_path: Path) -> None:
+    again = runs.execute(config.load(whole / runs.CONFIG), tmp_path / "again", progress=False)
+    assert final_model(again.path) == final_model(whole)
+
+
+def test_classes_are_counted_by_client() -> None:
+    fed = configured().federation()
+    told = runs.who_has_what(fed)
+    assert told["classes"] == list("0123456789")
+    assert [sum(row) for row in told["counts"]] == told["sizes"]
+    own = torch.bincount(fed.examples.targets[fed.visit(torch.tensor([3])).rows], minlength=10)
+    assert told["counts"][3] == own.tolist()
+
+
+# ---- nothing is overwritten -----------------------------------------------------------------------------------------
+
+
+def test_a_second_run_into_the_same_directory_changes_nothing(whole: Path) -> None:
+    before = contents(whole)
+    with pytest.raises(runs.RunExists, match="holds a run already; use --resume to go on, or another --out"):
+        runs.execute(configured(seed=9), whole, progress=False)
+    assert contents(whole) == before
+
+
+@pytest.mark.parametrize("part", [runs.CONFIG, runs.INFO, runs.ROUNDS])
+def test_a_part_of_a_run_is_enough(tmp_path: Path, part: str) -> None:
+    (tmp_path / part).write_text("precious")
+    with pytest.raises(runs.RunExists):
+        runs.execute(configured(), tmp_path, progress=False)
+    assert contents(tmp_path) == {part: b"precious"}
+
+
+def test_a_file_in_the_place_of_the_directory_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("precious")
+    with pytest.raises(runs.RunExists, match="is a file, and a run needs a directory"):
+        runs.execute(configured(), tmp_path / "a", progress=False)
+    assert (tmp_path / "a").read_text() == "precious"
+
+
+def test_of_two_that_go_on_at_once_the_second_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home, made = tmp_path / "a", configured()
+    going_on = simulation.Simulation.run
+
+    def with_company(sim: simulation.Simulation, *args: Any, **kwargs: Any) -> Any:
+        if "log" in kwargs:
+            before = contents(home)
+            with pytest.raises(runs.RunExists, match="another process is at work on this run"):
+                runs.execute(made, home, resume=True, progress=False)
+            assert contents(home) == before
+            refused.append(home)
+        return going_on(sim, *args, **kwargs)
+
+    refused: list[Path] = []
+    monkeypatch.setattr(simulation.Simulation, "run", with_company)
+    assert runs.execute(made, home, progress=False).status == "done"
+    assert refused == [home]
+
+
+def test_of_two_that_begin_at_once_the_second_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = configured()
+    sim = made.simulation()
+    runs.create(tmp_path / "a", made, sim)
+    before = contents(tmp_path / "a")
+    monkeypatch.setattr(runs, "refuse_existing", lambda path: None)  # the other one was not there yet
+    with pytest.raises(runs.RunExists):
+        runs.create(tmp_path / "a", made, sim)
+    assert contents(tmp_path / "a") == before
+
+
+@pytest.mark.parametrize("stop", [OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), KeyboardInterrupt()])
+def test_a_beginning_is_whole_or_absent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop: BaseException) -> None:
+    made = configured()
+    sim = made.simulation()
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "notes").write_text("precious")
+    for home in ("new", "mine"):
+        with monkeypatch.context() as patched:
+            patched.setattr(Path, "open", failing_from(Path.open, stop, calls=3))
+            with pytest.raises((runs.RunFailed, KeyboardInterrupt)) as caught:
+                runs.create(tmp_path / home, made, sim)
+        if isinstance(stop, OSError):
+            assert str(caught.value) == f"{tmp_path / home}: cannot be written: {stop.strerror}; nothing was begun"
+    assert contents(tmp_path) == {"mine/notes": b"precious"}
+    assert not (tmp_path / "new").exists()
+
+
+def failing_from(function: Callable[..., Any], error: BaseException, calls: int) -> Callable[..., Any]:
+    """The function, which raises in every call after so many."""
+    made = 0
+
+    def instead(*arguments: Any, **more: Any) -> Any:
+        nonlocal made
+        made += 1
+        if made > calls:
+            raise error
+        return function(*arguments, **more)
+
+    return instead
+
+
+# ---- a full disk ----------------------------------------------------------------------------------------------------
+
+FULL = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def fails(made: config.Config, home: Path, **more: Any) -> str:
+    with pytest.raises(runs.RunFailed) as caught:
+        runs.execute(made, home, progress=False, **more)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "calls"), [(record.JsonLines, "write", 3), (checkpoint, "save_file", 1), (checkpoint, "_put", 3)]
+)
+def test_a_full_disk_is_a_sentence_and_resuming_goes_on(
+    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, calls: int
+) -> None:
+    home = tmp_path / "a"
+    with monkeypatch.context() as patched:
+        patched.setattr(owner, name, failing_from(getattr(owner, name), FULL, calls))
+        said = fails(configured(), home)
+    assert said == f"{home}: cannot be written: {FULL.strerror}; what was there stays, and --resume goes on from it"
+    stopped = runs.read(home)
+    assert (stopped.status, stopped.info["error"]) == ("failed", said)
+    assert not (home / runs.TRACEBACK).exists()
+    assert runs.execute(configured(), home, resume=True, progress=False).status == "done"
+    assert final_model(home) == final_model(whole)
+    assert runs.read(home).info["error"] is None
+
+
+def test_what_safetensors_says_of_a_full_disk_is_understood(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuses(tensors: Any, path: Path) -> None:
+        raise checkpoint.SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
+
+    monkeypatch.setattr(checkpoint, "save_file", refuses)
+    assert fails(configured(), tmp_path / "a").startswith(
+        f"{tmp_path / 'a'}: cannot be written: No space left on device"
+    )
+
+
+def test_a_disk_so_full_that_not_even_the_failure_can_be_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = tmp_path / "a"
+    with monkeypatch.context() as patched:
+        patched.setattr(record.JsonLines, "write", failing_from(record.JsonLines.write, FULL, 1))
+        patched.setattr(runs, "_replace", failing_from(runs._replace, FULL, 0))
+        assert "cannot be written: No space left on device" in fails(configured(), home)
+    assert runs.read(home).status == "running"
+    assert runs.execute(configured(), home, resume=True, progress=False).status == "done"
+
+
+# ---- going on -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("round_", [0, 1, 2, 3, 5])
+def test_after_an_interrupt_it_goes_on_to_the_same_bits(
+    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, round_: int
+) -> None:
+    home = tmp_path / "a"
+    with monkeypatch.context() as patched:
+        interrupted = failing_from(simulation.Simulation._train, KeyboardInterrupt(), round_)
+        patched.setattr(simulation.Simulation, "_train", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            runs.execute(configured(), home, progress=False)
+    stopped = runs.read(home)
+    assert (stopped.status, len(stopped.history)) == ("interrupted", round_)
+    assert checkpoint.rounds_of(home / runs.CHECKPOINT) >= {round_}
+    done = runs.execute(configured(), home, resume=True, progress=False)
+    assert done.status == "done"
+    assert done.info["seconds"] > stopped.info["seconds"]
+    assert final_model(home) == final_model(whole)
+
+
+def test_more_rounds_and_other_threads_may_be_asked_for(whole: Path, tmp_path: Path) -> None:
+    home = tmp_path / "a"
+    runs.execute(configured(rounds=3), home, progress=False)
+    done = runs.execute(configured(threads=1), home, resume=True, progress=False)
+    assert len(done.history) == ROUNDS
+    assert final_model(home)[1] == final_model(whole)[1]
+    assert done.config["run"]["rounds"] == ROUNDS
+
+
+def test_what_is_finished_stays_as_it_is(whole: Path) -> None:
+    before = contents(whole)
+    assert runs.execute(configured(), whole, resume=True, progress=False).status == "done"
+    assert contents(whole) == before
+
+
+def test_another_configuration_is_no_resumption(whole: Path) -> None:
+    before = contents(whole)
+    with pytest.raises(
+        config.ConfigError, match=r"^run\.seed: the run in .* has 1, got 9; --resume goes on with the same"
+    ):
+        runs.execute(configured(seed=9), whole, resume=True, progress=False)
+    assert contents(whole) == before
+
+
+def test_resuming_where_there_is_nothing_begins(tmp_path: Path) -> None:
+    assert len(runs.execute(configured(rounds=1), tmp_path / "a", resume=True, progress=False).history) == 1
+
+
+def test_a_damaged_checkpoint_is_told_with_the_one_before_it(whole: Path, tmp_path: Path) -> None:
+    home = tmp_path / "a"
+    runs.execute(configured(rounds=4), home, progress=False)
+    newest = checkpoint.newest(home / runs.CHECKPOINT)
+    newest.write_text(newest.read_text()[:-20])
+    said = fails(configured(), home, resume=True)
+    assert said.startswith(f"{home}: cannot go on: {newest}: damaged")
+    assert "resume from that" in said
+
+
+# ---- breaking down --------------------------------------------------------------------------------------------------
+
+
+def test_what_nobody_expected_is_a_sentence_and_leaves_its_traceback(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def breaks(self: Any, plan: Any) -> Any:
+        raise RuntimeError("the engine coughed\nand stopped")
+
+    monkeypatch.setattr(simulation.Simulation, "_train", breaks)
+    home = tmp_path / "a"
+    said = fails(configured(), home)
+    assert said == f"{home}: the run failed: RuntimeError: the engine coughed (see traceback.txt there)"
+    assert "in breaks" in (home / runs.TRACEBACK).read_text()
+    assert (runs.read(home).status, runs.read(home).info["error"]) == ("failed", said)
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "problem"),
+    [
+        (runs.INFO, None, "holds no run"),
+        (runs.INFO, "{", "run.json: cannot be read"),
+        (runs.INFO, "[]", "run.json: is damaged: it holds no JSON object"),
+        (runs.INFO, "{}", "run.json: is damaged: it does not say 'name'"),
+        (runs.CONFIG, None, "config.toml: no such file"),
+        (runs.CONFIG, "a =", "config.toml: is not TOML"),
+        (runs.ROUNDS, "{]\n", "rounds.jsonl: is damaged"),
+    ],
+)
+def test_a_damaged_run_names_the_file(tmp_path: Path, file: str, text: str | None, problem: str) -> None:
+    home = tmp_path / "a"
+    home.mkdir()
+    (home / runs.CONFIG).write_text(document.write(tables()))
+    info = {"name": "a", "status": "done", "metric": "test_accuracy", "seconds": 1.0, "started": "today"}
+    (home / runs.INFO).write_text(json.dumps(info))
+    runs.read(home)
+    (home / file).unlink(missing_ok=True)
+    if text is not None:
+        (home / file).write_text(text)
+    with pytest.raises(runs.DamagedRun) as caught:
+        runs.read(home)
+    assert problem in str(caught.value)
+    assert len(str(caught.value).splitlines()) == 1
