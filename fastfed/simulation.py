@@ -7,7 +7,7 @@ import math
 import signal
 import threading
 import time
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -26,15 +26,14 @@ from .compression import Compression, Compressor
 from .data import Federation
 from .devices import Devices, find_devices, written
 from .exchange import Exchange
+from .hooks import Evaluating, Hooked, Saving, Showing, Target, Writing
 from .losses import Loss
 from .packing import Packing
 from .plan import LocalWork, Orders, Planner, Poisson, RoundPlan, SyncPlanner, Tuning, participation
 from .privacy import Ledger, Privacy
 from .record import costs
 from .record.evaluate import Evaluator, evaluation_visit, metric_of
-from .record.history import ROOMS, History, Row, finite, reaches, training_columns
-from .record.progress import display
-from .record.writers import recorders
+from .record.history import ROOMS, History, Row, finite, training_columns
 from .saved import checkpoint as checkpoints
 from .saved.recipe import recipe_of
 from .saved.restore import (
@@ -48,6 +47,7 @@ from .saved.restore import (
     setting_json,
     settings_again,
 )
+from .saved.rows import Rows
 from .schedules import Schedule
 from .server import ServerModel
 from .servers import FedAvg, Server
@@ -135,6 +135,8 @@ class Simulation:
         self.history = History()
         self._run = run_id(self.settings, self.server.x)
         self._resumed = False
+        self._rows: dict[Path, Rows] = {}  # by the directories of checkpoints
+        self._beginnings: dict[Path, Any] = {}  # where it was resumed: what the checkpoint knew of its rows
         self._between_rounds = True
         self._optimizer_bytes = costs.optimizer_bytes(client, self.packing, exchange, compression)
         self._evaluator: Evaluator | None = None
@@ -353,6 +355,7 @@ class Simulation:
         log: str | Path | None = None,
         tensorboard: str | Path | None = None,
         progress: bool | None = None,
+        hooks: Sequence[Hooked] = (),
     ) -> History:
         """Runs `rounds` more rounds, or on `until` that many have been run in all. The history of the whole run.
 
@@ -364,45 +367,56 @@ class Simulation:
         `per_client` also the spread over clients. `target`, such as ``{"test_accuracy": 0.86}``, ends the run once it
         is reached. `checkpoint` is a directory that gets one every `checkpoint_every` rounds, at the end, and on
         Ctrl-C; the last `keep` and the best stay. `log` is a file of JSON lines, `tensorboard` a directory of events.
-        `progress` False silences the bar (on a terminal) or the lines (elsewhere).
+        `progress` False silences the bar (on a terminal) or the lines (elsewhere). `hooks` (``ff.hooks.Hook``) are told
+        of every round once it is evaluated, and may end the run.
         """
         end = self._end_of_run(rounds, until, until_clock)
         if flush and until_clock is None:
             raise ValueError("flush: only a run that ends by until_clock may leave a partly filled buffer")
-        horizon = math.inf if until_clock is None else until_clock
         for name, value in (("evaluate_every", evaluate_every), ("checkpoint_every", checkpoint_every), ("keep", keep)):
             if isinstance(value, bool) or not isinstance(value, int) or value < (0 if name == "evaluate_every" else 1):
                 raise ValueError(f"{name}: must be a whole number >= {int(name != 'evaluate_every')}, got {value!r}")
         self._check_target(target, evaluate_every, per_client)
+        for hook in hooks:
+            if not isinstance(hook, Hooked):
+                raise TypeError(f"hooks: must have the methods of fastfed.hooks.Hook, got {hook!r}")
         if checkpoint:
             checkpoints.claim(checkpoint, self._run, self.round, self._resumed)
-        self._evaluate_if_missed(evaluate_every, per_client, end)
         known = None if end == _MOST_ROUNDS else end
-        with recorders(log, tensorboard, self.history) as writers, display(progress, self.round, known) as shown:
-            try:
-                while self.round < end and not self._has_reached(target):
-                    row = self._step(horizon)
-                    time_is_up = row is None
-                    row = self.flush() if time_is_up and flush else row
-                    if row is not None:
-                        ends = time_is_up or self._ends_with_this_round(end, horizon, flush)
-                        if evaluate_every and (self.round % evaluate_every == 0 or ends):
-                            self._evaluate_into(row, per_client)
-                        for writer in writers:
-                            writer.write(row)
-                        shown.show(row)
-                        ends = ends or self._has_reached(target)
-                        if checkpoint and (ends or self.round % checkpoint_every == 0 or self._is_best(row)):
-                            self.save(checkpoint, keep=keep)
-                    elif checkpoint:
-                        self.save(checkpoint, keep=keep)
-                    if time_is_up:
-                        break
-            except BaseException:  # Ctrl-C above all, but nothing that was trained should be lost to any error
-                if checkpoint and self._between_rounds:
-                    self.save(checkpoint, keep=keep)
-                raise
+        all_hooks: list[Hooked] = [Evaluating(evaluate_every, per_client, end), Target(target or {}), *hooks]
+        all_hooks += [Writing(log, tensorboard), Showing(progress, known)]
+        all_hooks += [Saving(checkpoint, checkpoint_every, keep)] if checkpoint else []
+        self._go_on(end, math.inf if until_clock is None else until_clock, flush, all_hooks)
         return self.history
+
+    def _go_on(self, end: int, horizon: float, flush: bool, hooks: Sequence[Hooked]) -> None:
+        """Rounds until the `end`, the `horizon` of a simulated clock, or until a hook asks to stop."""
+        begun: list[Hooked] = []
+        try:
+            for hook in hooks:
+                hook.begin(self)
+                begun.append(hook)
+            time_is_up = False
+            while self.round < end and not time_is_up and not any(hook.asks_to_stop(self) for hook in hooks):
+                row = self._step(horizon)
+                time_is_up = row is None
+                row = self.flush() if time_is_up and flush else row
+                if row is not None:
+                    last = time_is_up or self._ends_with_this_round(end, horizon, flush)
+                    for hook in hooks:
+                        hook.after_round(self, row, last)
+                        last = last or hook.asks_to_stop(self)
+                else:
+                    for hook in hooks:
+                        hook.interrupted(self)
+        except BaseException:  # Ctrl-C above all, but nothing that was trained should be lost to any error
+            if self._between_rounds:
+                for hook in begun:
+                    hook.interrupted(self)
+            raise
+        finally:
+            for hook in reversed(begun):
+                hook.end(self)
 
     def _end_of_run(self, rounds: int | None, until: int | None, until_clock: float | None) -> int:
         """After how many rounds in all a run ends."""
@@ -440,22 +454,8 @@ class Simulation:
             if name != "train_loss" and not evaluate_every:
                 raise ValueError(f"target: {name} is never measured with evaluate_every=0")
 
-    def _has_reached(self, target: Mapping[str, float] | None) -> bool:
-        if not target or not self.history.rounds:
-            return False
-        last = self.history.rounds[-1]
-        return all(reaches(name, last.get(name), value) for name, value in target.items())
-
-    def _is_best(self, row: Row) -> bool:
-        """Whether a round's metric is better than every one before it."""
-        before = History(self.history.rounds[:-1])
-        value = row.get(self._metric)
-        return value is not None and (
-            not before.column(self._metric) or not reaches(self._metric, before.best(self._metric), value)
-        )
-
     @property
-    def _metric(self) -> str:
+    def metric(self) -> str:
         """The column that says how good the model is."""
         return f"test_{metric_of(self.settings['loss'])}"
 
@@ -485,12 +485,6 @@ class Simulation:
             )
         return found
 
-    def _evaluate_if_missed(self, evaluate_every: int, per_client: bool, end: int) -> None:
-        """A run that was interrupted while it evaluated has a last row without metrics."""
-        due = evaluate_every and self.round and (self.round % evaluate_every == 0 or self.round == end)
-        if due and "seconds_evaluate" not in self.history.rounds[-1]:
-            self._evaluate_into(self.history.rounds[-1], per_client)
-
     def _evaluate_into(self, row: Row, per_client: bool) -> None:
         if self.fed.test is None and not per_client:
             return
@@ -505,7 +499,11 @@ class Simulation:
 
         With `keep`, all but the last `keep` and the best are removed.
         """
-        target = checkpoints.write(path, self.round, self._tensors(), self._manifest())
+        home = Path(path).resolve()
+        if home not in self._rows:
+            self._rows[home] = Rows(home, self._beginnings.get(home))
+        beginning = self._rows[home].add(self.history.rounds)
+        target = checkpoints.write(path, self.round, self._tensors(), self._manifest() | {"history": beginning})
         if keep is not None:
             checkpoints.prune(path, keep, spare=self._best_round(checkpoints.rounds_of(path)))
         return target
@@ -528,6 +526,8 @@ class Simulation:
         saved = manifest["settings"]
         sim = cls(model, fed, **settings_again(saved, moved(saved, settings)))
         sim._load(manifest, tensors)
+        if "beginning" in manifest:
+            sim._beginnings[checkpoints.newest(path).parent.resolve()] = manifest["beginning"]
         return sim
 
     def _tensors(self) -> dict[str, Tensor]:
@@ -557,7 +557,6 @@ class Simulation:
             "data": data_recipe and data_recipe.json(),
             "data_name": self.fed.name,
             "fingerprint": self._fingerprint,
-            "history": self.history.rounds,
         }
 
     def _load(self, manifest: dict[str, Any], tensors: dict[str, Tensor]) -> None:
@@ -570,13 +569,14 @@ class Simulation:
         self.history = History(manifest["history"])
         self._run, self._resumed = manifest["run"], True
 
-    def _best_round(self, among: Container[int]) -> list[int]:
+    def _best_round(self, among: Collection[int]) -> list[int]:
         """The evaluated round of these with the best metric, if there is one."""
-        rows = [row for row in self.history if row["round"] in among and row.get(self._metric) is not None]
+        rows = [self.history.rounds[number - 1] for number in sorted(among) if 1 <= number <= self.round]
+        rows = [row for row in rows if row.get(self.metric) is not None]
         if not rows:
             return []
-        best = History(rows).best(self._metric)
-        return [row["round"] for row in rows if row[self._metric] == best][:1]
+        best = History(rows).best(self.metric)
+        return [row["round"] for row in rows if row[self.metric] == best][:1]
 
 
 class _Clock:

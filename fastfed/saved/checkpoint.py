@@ -1,7 +1,8 @@
 """Checkpoints on disk: tensors as safetensors, the rest as JSON; complete or absent, never half-written.
 
 A directory holds ``round-00000120.json`` and the file of tensors that it names, with its SHA-256. The JSON is written
-last and put in place by renaming, so a checkpoint exists exactly when its JSON does.
+last and put in place by renaming, so a checkpoint exists exactly when its JSON does. The rows of the run are beside it,
+in a file that all checkpoints share (``rows.py``), so that a checkpoint does not grow with the run.
 """
 
 from __future__ import annotations
@@ -18,7 +19,10 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-FORMAT = 1
+from . import rows
+
+FORMAT = 2
+_READABLE = (1, FORMAT)  # in format 1 the rows are in the JSON itself
 
 
 class DamagedCheckpoint(ValueError):
@@ -62,8 +66,10 @@ def read(path: str | Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     target = newest(path)
     try:
         manifest = _opened(target.read_text())
-        if manifest["format"] != FORMAT:
+        if manifest["format"] not in _READABLE:
             raise ValueError(f"it has format {manifest['format']!r}, this FastFed reads {FORMAT}")
+        if manifest["format"] == FORMAT:
+            manifest |= {"beginning": manifest["history"], "history": rows.read(target.parent, manifest["history"])}
         held = target.parent / manifest["tensors"]
         if _digest(held) != manifest["sha256"]:
             raise ValueError(f"{held.name} does not hold what was written")
@@ -145,8 +151,19 @@ def prune(directory: str | Path, keep: int, spare: Iterable[int] = ()) -> None:
     for held in Path(directory).glob("round-*.safetensors"):
         if held.stem.rpartition("-")[0] not in complete:
             held.unlink()
+    _prune_rows(Path(directory))
     for scratch in Path(directory).glob(".round-*.tmp"):  # of a run that was killed while it wrote
         scratch.unlink()
+
+
+def _prune_rows(home: Path) -> None:
+    """Removes files of rows that no checkpoint knows, where there are several."""
+    files = list(home.glob(f"{rows.NAME}*.jsonl"))
+    if len(files) > 1:
+        told = "".join(path.read_text() for path in home.glob("round-*.json*"))
+        for file in files:
+            if f'"{file.name}"' not in told:
+                file.unlink()
 
 
 def _offer(damaged: Path) -> str:

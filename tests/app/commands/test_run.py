@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from fastfed.app import runs
-from fastfed.record import writers as record
 from fastfed.record import progress
+from fastfed.record import writers as record
 from fastfed.saved import checkpoint
 
 from ..test_runs import contents, failing_from, final_model
