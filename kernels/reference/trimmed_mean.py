@@ -1,4 +1,4 @@
-"""The mean without the extremes of every coordinate: a sort finds its bounds, clients between them are added in order."""
+"""The mean without the extremes of every coordinate: a sort finds its bounds, what lies between is added in order."""
 
 from __future__ import annotations
 

@@ -654,7 +654,11 @@ def test_weighted_sum_into_its_own_input() -> None:
 @pytest.mark.parametrize("how", SPOILED)
 def test_trimmed_mean_refuses_tensors(how: str) -> None:
     deltas = vector(CLIENTS, D)
-    if how not in ("short", "long", "another device"):  # other lengths are fine; elsewhere another backend looks at them
+    if how not in (
+        "short",
+        "long",
+        "another device",
+    ):  # other lengths are fine, and so are other devices
         refuses("deltas", kernels.trimmed_mean, SPOILED[how](deltas), 1)
     if how != "nothing":
         refuses("out", kernels.trimmed_mean, deltas, 1, SPOILED[how](vector()))

@@ -54,7 +54,9 @@ def test_numbers_of_clients(backend: str, clients: int) -> None:
         assert_mean(kernels.trimmed_mean(deltas, trim, backend=backend), deltas, trim)
 
 
-@pytest.mark.skipif(SLOW, reason="ten thousand clients, one pass for each bit, take the interpreter minutes")
+@pytest.mark.skipif(
+    kernels.registry.interpreting(), reason="ten thousand clients, one pass for each bit, take the interpreter minutes"
+)
 def test_ten_thousand_clients(backend: str) -> None:
     deltas = normal(1, 10_000, 21)
     for trim in (1000, 4999):
@@ -129,11 +131,12 @@ def test_clients_are_added_in_their_order(backend: str) -> None:
     assert torch.equal(got, torch.tensor([3 * big, 3 * big + 4]) / 7)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, *HALVES], ids=str)
 @pytest.mark.parametrize("clients", [3, 20, 65])
-def test_ties_are_kept_as_often_as_they_are_there(backend: str, clients: int) -> None:
+def test_ties_are_kept_as_often_as_they_are_there(backend: str, clients: int, dtype: torch.dtype) -> None:
     """Columns of few different numbers, so that both bounds stand there several times, inside and outside."""
     generator = torch.Generator().manual_seed(clients)
-    deltas = torch.randint(-2, 3, (clients, 97), generator=generator).float()
+    deltas = torch.randint(-2, 3, (clients, 97), generator=generator).to(dtype)
     for trim in trims(clients):
         assert_mean(kernels.trimmed_mean(deltas, trim, backend=backend), deltas, trim)
 
@@ -167,15 +170,15 @@ def test_a_nan_makes_its_coordinate_nan_however_much_is_trimmed(backend: str) ->
 
 
 @makes_nan
-def test_infinities_are_ordered_as_numbers(backend: str) -> None:
+@pytest.mark.parametrize("dtype", [torch.float32, *HALVES], ids=str)
+def test_infinities_are_ordered_as_numbers(backend: str, dtype: torch.dtype) -> None:
     up, down = math.inf, -math.inf
-    columns = torch.tensor(
-        [[1.0, 2.0, 3.0, 4.0, up], [1.0, up, 3.0, up, 5.0], [down, 2.0, 3.0, 4.0, up], [down, 2.0, down, up, up]]
-    ).T.contiguous()
-    nan = math.nan
-    wanted = {0: [up, up, nan, nan], 1: [3.0, up, 3.0, nan], 2: [3.0, 5.0, 3.0, 2.0]}
+    rows = [[1.0, 2.0, 3.0, 4.0, up], [1.0, up, 3.0, up, 5.0], [down, 2.0, 3.0, 4.0, up], [down, 2.0, down, up, up]]
+    rows.append([1.0, down, 3.0, 2.0, down])
+    columns, nan = torch.tensor(rows).T.contiguous(), math.nan
+    wanted = {0: [up, up, nan, nan, down], 1: [3.0, up, 3.0, nan, down], 2: [3.0, 5.0, 3.0, 2.0, 1.0]}
     for trim, means in wanted.items():
-        got = kernels.trimmed_mean(columns, trim, backend=backend)
+        got = kernels.trimmed_mean(columns.to(dtype), trim, backend=backend)
         torch.testing.assert_close(got, torch.tensor(means), rtol=0, atol=0, equal_nan=True)
 
 
