@@ -168,6 +168,24 @@ def _weighted_sum(clients: int) -> Case:
     return Case(f"weighted_sum_{clients}", clients, 1, prepare)
 
 
+def _trimmed_mean(clients: int) -> Case:
+    """The median, of an odd number of clients: torch.median takes the lower of two middle ones. FastFed's time is the
+    same for any trim. Deltas are drawn each for itself: a sort of multiples of one another would be half done."""
+
+    def prepare(size: int, backend: str, device: torch.device) -> Bout:
+        deltas, _ = _deltas(clients, size, device)
+        for row, delta in enumerate(deltas):
+            delta.copy_(_vector(len(delta), row, device))
+        out = torch.empty(deltas.shape[1], device=device)
+
+        def ours() -> None:
+            kernels.trimmed_mean(deltas, clients // 2, out, backend=backend)
+
+        return Bout(deltas.shape[1], ours, peers.medians(deltas), list(deltas))
+
+    return Case(f"trimmed_mean_{clients}", clients, 1, prepare)
+
+
 def _norms(size: int, backend: str, device: torch.device) -> Bout:
     x = _vector(size, 1, device)
     return Bout(size, lambda: kernels.norms(x, backend=backend), {"torch": peers.norm(x)})
@@ -206,6 +224,8 @@ CASES: dict[str, Case] = {
         _aggregate(64),
         _weighted_sum(8),
         _weighted_sum(64),
+        _trimmed_mean(9),
+        _trimmed_mean(65),
         Case("norms", 1, 0, _norms),
         Case("clip", 1, 1, _clip),  # a pass for the norm, then the scaling
         _random("uniform"),

@@ -84,6 +84,14 @@ def matrix_vector(deltas: Tensor, weights: Tensor) -> Call:
     return lambda: torch.mv(deltas.T, weights, out=out)
 
 
+def medians(deltas: Tensor) -> dict[str, Call]:
+    """torch's median over clients, and the middle of its sort."""
+    return {
+        "torch.median": lambda: deltas.median(0).values,
+        "torch.sort": lambda: deltas.sort(0).values[len(deltas) // 2],
+    }
+
+
 def clip(x: Tensor, limit: float) -> Call:
     """Norm, factor and scaling as one writes them in torch."""
     x = x.clone()

@@ -25,6 +25,7 @@ from fastfed.kernels.triton.engine import deltas
 from fastfed.kernels.triton.launch import Launch, recorded
 from fastfed.kernels.triton.tiles import BLOCK, MATRIX_TILE
 from fastfed.kernels.triton.traffic import Access, Traffic, traffic_of
+from fastfed.kernels.triton.trimmed_mean import AHEAD
 from fastfed.kernels.triton.weighted_sum import TAIL
 
 CAPABILITIES = (80, 90, 100)
@@ -115,6 +116,16 @@ def weighted_sum_variant(dtype: torch.dtype) -> Variant:
     launch = _recorded("_weighted_sum", lambda: backend.weighted_sum(deltas, weights, out))
     name = f"weighted_sum {_short(dtype)}".strip()
     return Variant(name, launch, FLOAT, **_sum(launch, dtype))
+
+
+def trimmed_mean_variant() -> Variant:
+    """Of clients few enough to be held: they are read once for all bits, in rows that are a power of two, and once more
+    for the sum."""
+    deltas, out = torch.zeros(CLIENTS, SUM_SIZE), torch.zeros(SUM_SIZE)
+    launch = _recorded("_trimmed_mean", lambda: backend.trimmed_mean(deltas, 1, out))
+    once = FLOAT * (1 + launch.constants["ROWS"])
+    elements = launch.constants["BLOCK"]
+    return Variant("trimmed_mean", launch, once, FLOAT, (AHEAD.value,), elements=elements, loops=1)
 
 
 def _sum(launch: Launch, dtype: torch.dtype, tail: int = TAIL.value) -> dict[str, Any]:
@@ -271,6 +282,7 @@ def variants() -> list[Variant]:
         *(cover_variant(_ClientSetup(rule)) for rule in CLIENT_RULES if CLIENT_RULES[rule].cover is not None),
         cover_variant(_ClientSetup("sm3", options=(("beta1", 0.9),), made=(("beta1", 0.9),))),
         *(weighted_sum_variant(dtype) for dtype in (torch.float32, *half)),
+        trimmed_mean_variant(),
         *(aggregate_variant(rule) for rule in SERVER_RULES),
         *(aggregate_variant("adam", dtype) for dtype in half),
         *measuring_variants(),

@@ -13,6 +13,7 @@
 #include "cpu/random.h"
 #include "cpu/server_step.h"
 #include "cpu/simd.h"
+#include "cpu/trimmed_mean.h"
 
 using namespace fastfed;
 namespace py = pybind11;
@@ -185,6 +186,25 @@ void bind_weighted_sum(py::handle deltas, py::handle weights, py::handle out) {
   if (t.scalar_type() == at::kDouble) return typed_weighted_sum<double>(tensor(deltas, "deltas"), weights, t);
   FF_REQUIRE(t.scalar_type() == at::kFloat, "out", "float32 or float64");
   typed_weighted_sum<float>(tensor(deltas, "deltas"), weights, t);
+}
+
+template <class T> void typed_trimmed_mean(const at::Tensor& deltas, std::int64_t trim, const at::Tensor& out) {
+  const std::int64_t d = out.numel();
+  FF_REQUIRE(deltas.dim() == 2 && deltas.size(1) == d, "deltas", "(clients, d)");
+  FF_REQUIRE(trim >= 0 && trim < deltas.size(0) - trim, "trim", "less than half of the clients");
+  const DeltaType type = delta_type(deltas, kDtype<T>);
+  const std::int64_t clients = deltas.size(0);
+  const void* rows = deltas.data_ptr();
+  T* mean = static_cast<T*>(out.data_ptr());
+  py::gil_scoped_release release;
+  trimmed_mean<T>(d, rows, type, clients, trim, mean, threads());
+}
+
+void bind_trimmed_mean(py::handle deltas, std::int64_t trim, py::handle out) {
+  const at::Tensor& t = tensor(out, "out");
+  if (t.scalar_type() == at::kDouble) return typed_trimmed_mean<double>(tensor(deltas, "deltas"), trim, t);
+  FF_REQUIRE(t.scalar_type() == at::kFloat, "out", "float32 or float64");
+  typed_trimmed_mean<float>(tensor(deltas, "deltas"), trim, t);
 }
 
 // ---- client --------------------------------------------------------------------------------------------------------
@@ -435,6 +455,7 @@ PYBIND11_MODULE(_core, module) {
   module.def("server_step", bind_server_step);
   module.def("aggregate_step", bind_aggregate_step);
   module.def("weighted_sum", bind_weighted_sum);
+  module.def("trimmed_mean", bind_trimmed_mean);
   module.def("client_step", bind_client_step);
   module.def("norms", bind_norms);
   module.def("clip", bind_clip);

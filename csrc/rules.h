@@ -53,6 +53,10 @@ template <class T> FF_FN T moved(T x, T direction, T step) { return x - step * d
 
 template <class T> FF_FN T change(T g, T g_prev) { return g - g_prev; }
 
+template <class T> FF_FN T mean_of_kept(T inner, T low, T high, T low_count, T high_count, T count) {
+  return low == high ? low + inner : (inner + low * low_count + high * high_count) / count;
+}
+
 // ---- server rules --------------------------------------------------------------------------------------------------
 
 template <class T> struct ServerNumbers {

@@ -51,6 +51,14 @@ def change(g, g_prev):
     return g - g_prev
 
 
+def mean_of_kept(inner, low, high, low_count, high_count, count):
+    """The mean of `count` numbers from `low` to `high`, each of which is there so often; the others sum to `inner`.
+
+    Where all are equal, so is the mean, without a rounding; `inner` is then 0, or NaN if a number is.
+    """
+    return where(low == high, low + inner, (inner + low * low_count + high * high_count) / count)
+
+
 # ---- server rules: (x, m, v, vmax) after one step along the aggregated delta ----------------------------------------
 # `n` holds the numbers of the step (ServerScalars of table.py). `of_delta`, which backends compile in, says what the
 # second moment follows: the raw delta, or the smoothed one.

@@ -104,6 +104,7 @@ def test_the_peers_are_the_ones_promised(a_run: tuple[str, list[dict], Path]) ->
         "client_sm3": optax or {"plain torch"},
         "client_sps": {"plain torch"},
         "aggregate_adam_64": {"torch.mv + server_step"},
+        "trimmed_mean_65": {"torch.median", "torch.sort"},
     }
     for op, names in wanted.items():
         assert {one["backend"] for one in rows if one["op"] == op and one["kind"] == "peer"} == names
@@ -233,6 +234,13 @@ def test_peers_step_like_ours() -> None:
     call()
     kept = next(c.cell_contents for c in call.__closure__ if isinstance(c.cell_contents, list))  # type: ignore[attr-defined]
     assert torch.allclose(torch.tensor(kept[0].tolist()).flatten(), ours, atol=1e-6)
+
+
+def test_the_rivals_of_the_trimmed_mean_find_the_same_median() -> None:
+    deltas = torch.randn(9, 40, generator=torch.Generator().manual_seed(0))
+    ours = ops.trimmed_mean(deltas, 4, backend="reference")
+    for call in peers.medians(deltas).values():
+        assert torch.equal(call(), ours)  # type: ignore[arg-type]
 
 
 def test_verdicts_are_honest() -> None:

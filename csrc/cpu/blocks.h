@@ -13,6 +13,17 @@ namespace fastfed {
 
 using Half = std::uint16_t;  // the bits of a bfloat16 or float16
 
+// What floats are sorted as: whole numbers as wide as they are.
+template <class T> struct SortKeyOf {
+  using type = std::int32_t;
+};
+template <> struct SortKeyOf<double> {
+  using type = std::int64_t;
+};
+template <class T> using SortKey = typename SortKeyOf<T>::type;
+
+constexpr std::int64_t kMostTrimmed = 512;  // columns of a trimmed mean in one call
+
 // The formulas by number, kServerSgd or kDirectionSgd, and what the code around them asks of each.
 #define FF_NUMBER(name, Formula) k##Formula,
 enum ServerFormula { FF_SERVER_FORMULAS(FF_NUMBER) kServerFormulas };
@@ -88,6 +99,10 @@ template <class T> struct Blocks {
   // out[i] = sum over clients, in order, of weights[c] * deltas[c * stride + i]; [DeltaType]
   void (*weigh[3])(std::int64_t n, T* out, const void* deltas, std::int64_t stride, const T* weights,
                    std::int64_t clients);
+  // out[i] = the mean over clients of deltas[c * stride + i] without the `trim` smallest and the `trim` largest, n up
+  // to kMostTrimmed; `keys` is room for `clients` times n, rounded up to whole lines; [DeltaType]
+  void (*trim[3])(std::int64_t n, T* out, const void* deltas, std::int64_t stride, std::int64_t clients,
+                  std::int64_t trim, SortKey<T>* keys);
   void (*raise)(std::int64_t n, T* maxima, const T* others);
 
   // The first n numbers, or sort keys, of a client's stream from Philox block `block` on: four numbers, or two keys, to

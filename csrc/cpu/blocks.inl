@@ -9,6 +9,7 @@
 
 #include "cpu/blocks.h"
 #include "cpu/square_lanes.h"
+#include "cpu/trimming.inl"
 
 namespace fastfed {
 namespace {
@@ -503,6 +504,9 @@ template <class T> Blocks<T> make_blocks(const char* name) {
   b.weigh[kSame] = weigh_same<T>;
   b.weigh[kBfloat16] = weigh_half<T, widen_bfloat16<T>>;
   b.weigh[kFloat16] = weigh_half<T, widen_float16<T>>;
+  b.trim[kSame] = trim_block<T, T, widen_same<T>>;
+  b.trim[kBfloat16] = trim_block<T, Half, widen_bfloat16<T>>;
+  b.trim[kFloat16] = trim_block<T, Half, widen_float16<T>>;
   b.raise = raise_block<T>;
   b.uniform = uniform_blocks;
   b.normal = normal_blocks;

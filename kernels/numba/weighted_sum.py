@@ -40,12 +40,12 @@ def _widened(bits: Any, half: Half) -> np.float32:
     return -value if bits & np.uint16(0x8000) else value
 
 
-def _as_float32(element: Any, half: Half) -> np.float32:
+def as_float32(element: Any, half: Half) -> np.float32:
     """A delta's element as float32, whatever it is stored as."""
     raise NotImplementedError("compiled code only")
 
 
-@overload(_as_float32, strict=False)  # strict: would compare the annotations too
+@overload(as_float32, strict=False)  # strict: would compare the annotations too
 def _as_float32_by_type(element: Any, half: Any) -> Any:
     if element is types.float32:
         return lambda element, half: element
@@ -59,10 +59,10 @@ def sum_into(out: Array, deltas: Array, weights: Array, begin: int, half: Half) 
         weight, delta = weights[client], deltas[client, begin : begin + out.size]
         if client == 0:
             for i in range(out.size):
-                out[i] = weight * _as_float32(delta[i], half)
+                out[i] = weight * as_float32(delta[i], half)
         else:
             for i in range(out.size):
-                out[i] += weight * _as_float32(delta[i], half)
+                out[i] += weight * as_float32(delta[i], half)
 
 
 @parallel

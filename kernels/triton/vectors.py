@@ -29,7 +29,7 @@ def place(size, BLOCK: tl.constexpr):
 
 
 @device
-def _widened(value):
+def widened(value):
     """As float32. A bfloat16 is a float32's upper half: spelt out, as the interpreter's cast loses subnormals."""
     if value.dtype == tl.bfloat16:
         return (value.to(tl.uint16, bitcast=True).to(tl.uint32) << 16).to(tl.float32, bitcast=True)
@@ -43,7 +43,7 @@ def load(vector, at, mask):
     if vector is None:
         return 0.0
     else:
-        return _widened(tl.load(vector + at, mask=mask))
+        return widened(tl.load(vector + at, mask=mask))
 
 
 @device

@@ -202,6 +202,8 @@ def test_empty_tensors_are_refused() -> None:
     refuses("x", kernels.client_state, "adam", torch.empty(0, 5))
     refuses("x", kernels.norms, empty)
     refuses("deltas", kernels.weighted_sum, torch.empty(0, 3), torch.empty(0))
+    refuses("deltas", kernels.trimmed_mean, torch.empty(0, 3), 0)
+    refuses("deltas", kernels.trimmed_mean, torch.empty(3, 0), 0)
 
 
 # ---- overlaps -------------------------------------------------------------------------------------------------------
@@ -647,6 +649,44 @@ def test_weighted_sum_into_its_own_input() -> None:
     refuses_overlap("deltas", "out", kernels.weighted_sum, deltas, weights, deltas[0])
     out = vector(dtype=torch.float64)
     refuses("out", kernels.weighted_sum, deltas, weights, out)
+
+
+@pytest.mark.parametrize("how", SPOILED)
+def test_trimmed_mean_refuses_tensors(how: str) -> None:
+    deltas = vector(CLIENTS, D)
+    if how not in (
+        "short",
+        "long",
+        "another device",
+    ):  # other lengths are fine, and so are other devices
+        refuses("deltas", kernels.trimmed_mean, SPOILED[how](deltas), 1)
+    if how != "nothing":
+        refuses("out", kernels.trimmed_mean, deltas, 1, SPOILED[how](vector()))
+
+
+def test_trimmed_mean_into_its_own_input() -> None:
+    deltas = vector(CLIENTS, D)
+    refuses_overlap("deltas", "out", kernels.trimmed_mean, deltas, 1, deltas[0])
+    refuses("out", kernels.trimmed_mean, deltas, 1, vector(dtype=torch.float64))
+
+
+@pytest.mark.parametrize("trim", [-1, (CLIENTS + 1) // 2, 10**30, 1.0, True, None, "1"])
+def test_trim_leaves_some_clients(trim: Any) -> None:
+    deltas = vector(CLIENTS, D)
+    refuses("trim", kernels.trimmed_mean, deltas, trim)
+    kernels.trimmed_mean(deltas, (CLIENTS - 1) // 2)
+
+
+@pytest.mark.skipif(kernels.backends()["cpp"] is not True, reason="the compiled extension is missing")
+def test_the_extension_trims_nothing_out_of_bounds() -> None:
+    from fastfed import _core
+
+    deltas, out = vector(CLIENTS, D), vector()
+    for trim in (-1, (CLIENTS + 1) // 2, 2**62):
+        with pytest.raises(ValueError, match="trim: must be less than half"):
+            _core.trimmed_mean(deltas, trim, out)
+    with pytest.raises(ValueError, match=r"deltas: must be \(clients, d\)"):
+        _core.trimmed_mean(deltas, 1, out[1:])
 
 
 @pytest.mark.parametrize("limit", [0.0, -1.0, *NOT_FINITE, "1", None])

@@ -51,6 +51,15 @@ def test_weighted_sum(clients: int, dtype: torch.dtype) -> None:
 
 
 @pytest.mark.usefixtures("cut")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+def test_trimmed_mean(dtype: torch.dtype) -> None:
+    """In small and in large blocks; 13 clients are some more than are on their way at once."""
+    deltas = normal(1, 13, D).to(dtype)
+    got, wanted = (kernels.trimmed_mean(deltas, 2, backend=name) for name in ("cuda", "reference"))
+    assert same_bits(got, wanted)
+
+
+@pytest.mark.usefixtures("cut")
 @pytest.mark.parametrize("rule", ["adam", "ams", "yogi", "momentum", "sgd"])
 def test_aggregate_step(rule: str) -> None:
     """As the server step along the sum."""

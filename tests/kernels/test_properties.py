@@ -199,6 +199,17 @@ def run_weighted_sum_of_many(backend: str) -> dict[str, Tensor]:
 
 
 @threaded
+def run_trimmed_mean(backend: str) -> dict[str, Tensor]:
+    return {"mean": kernels.trimmed_mean(normal(1, 5, BIG), 1, backend=backend)}
+
+
+@threaded
+def run_trimmed_mean_of_many(backend: str) -> dict[str, Tensor]:
+    rows = 20 if SLOW else 300
+    return {"mean": kernels.trimmed_mean(normal(1, rows, 777), rows // 10, backend=backend)}
+
+
+@threaded
 def run_norms_and_clip(backend: str) -> dict[str, Tensor]:
     x = normal(0, 3, BIG)
     return {"norms": kernels.norms(x, backend=backend), "before": kernels.clip(x, 5.0, backend=backend), "x": x}

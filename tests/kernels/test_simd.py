@@ -42,6 +42,12 @@ for rule, entry in ff.kernels.CLIENT_RULES.items():
         grad = torch.randn(3, d, generator=generator)
         ff.kernels.client_step(rule, x, grad, state, weight_decay=0.1, clip=9.0, backend="cpp", **given)
     enter(x, *state.values())
+for clients in (1, 2, 7, 33):
+    deltas = torch.randn(clients, d, generator=generator)
+    deltas[clients // 2, :9] = deltas[0, 5:14] = torch.nan
+    for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.float16):
+        for trim in {0, (clients - 1) // 2}:
+            enter(ff.kernels.trimmed_mean(deltas.to(dtype), trim, backend="cpp"))
 x = torch.randn(3, d, generator=generator)
 enter(ff.kernels.norms(x, backend="cpp"), ff.kernels.clip(x, 1.0, backend="cpp"), x)
 stream = ff.kernels.Stream(seed=7, purpose=1, round=2, step=3)

@@ -127,6 +127,39 @@ def test_sums_over_clients_reach_all_of_a_card(d: int, capability: int) -> None:
         assert sum(loaded) == FLOAT * (32 + launch.constants["AHEAD"])  # numbers, and the clients' weights
 
 
+TRIMMED = {(3, 1 << 18): 128, (16, 1 << 18): 128, (64, 1 << 18): 32, (65, 1 << 18): 128, (64, 7856): 32, (65, 7856): 32}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize(("clients", "d"), TRIMMED)
+@every_card
+def test_trimmed_means_hold_few_clients_and_spill_none(
+    clients: int, d: int, dtype: torch.dtype, capability: int
+) -> None:
+    """Up to 64 clients are read once for all bits and once for the sum, more of them once a bit; either way four
+    programs a scheduler or more find room, and short vectors are cut finely."""
+    with recorded() as launches:
+        backend.trimmed_mean(torch.zeros(clients, d, dtype=dtype), 1, torch.zeros(d))
+    (launch,) = launches
+    assert launch.constants["BLOCK"] == TRIMMED[clients, d]
+    assert launch.programs * launch.constants["BLOCK"] >= d
+    found = traffic_of(launch, launch.constants["BLOCK"], capability)
+    assert found.local_bytes == 0
+    assert found.resident >= 16
+    in_loops = {access.loops for access in found.accesses if access.kind == "ld"}
+    assert in_loops == ({(), (0,)} if clients <= 64 else {(0, 1), (2,)})
+    searched = {access.bytes for access in found.accesses if access.loops in ((), (0, 1)) and access.kind == "ld"}
+    assert searched == {WIDE}
+
+
+def test_clients_and_trims_do_not_recompile_trimmed_means() -> None:
+    with recorded() as launches:
+        for clients, trim in ((65, 0), (80, 1), (128, 16), (1000, 499)):
+            backend.trimmed_mean(torch.zeros(clients, 64), trim, torch.zeros(64))
+    with compiling_for(90):
+        assert len({id(launch.compile()) for launch in launches}) == 1
+
+
 @pytest.mark.parametrize("own", [False, True], ids=["one start", "own starts"])
 @pytest.mark.parametrize("d", [1, 7850, 30_000, 1_200_000])
 @every_card
