@@ -1,5 +1,5 @@
-// Every update rule, once, as inline host and device functions: the one C++ definition of the mathematics, read by cpu/
-// and cuda/ alike. Its twin is kernels/rules.py, function by function; the tests hold the two against each other.
+// Every update rule, once, as inline host and device functions: the one C++ definition of the mathematics, read by
+// simd/ and cuda/ alike. Its twin is kernels/rules.py, function by function; the tests hold the two against each other.
 //
 // Complements arrive ready-made (gain = 1 - beta, computed in double), and an absent vector arrives as zero together
 // with coefficients that make it vanish exactly, so no rule has variants. No header is included: NVRTC reads this file

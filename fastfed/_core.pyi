@@ -1,4 +1,4 @@
-"""The compiled kernels (csrc/bind.cpp). Private: fastfed.kernels checks arguments and picks backends."""
+"""The compiled kernels (csrc/bind). Private: fastfed.kernels checks arguments and picks backends."""
 
 from torch import Tensor
 
@@ -72,7 +72,7 @@ def directions() -> list[str]: ...
 def build_info() -> dict[str, object]: ...
 
 class Program:
-    """A model's local training (csrc/cpu/program.h); fastfed.train.native makes and runs it."""
+    """A model's local training (csrc/engine/program.h); fastfed.train.native makes and runs it."""
 
     def __init__(
         self,

@@ -1,18 +1,18 @@
-// The bindings of the kernels; bind_program.cpp has the engine's, and no other file knows Python. kernels/check.py has
+// The bindings of the kernels; program.cpp has the engine's, and no other file knows Python. kernels/check.py has
 // refused bad arguments with words for users; here stands only what memory safety needs, so that no call of this
 // private module can read or write out of bounds. The GIL is released while a kernel runs.
 #include <ATen/Parallel.h>
 #include <pybind11/stl.h>
 
-#include "bind_numbers.h"
-#include "bind_program.h"
-#include "bind_tensors.h"
-#include "cpu/client_step.h"
-#include "cpu/norms.h"
-#include "cpu/probe.h"
-#include "cpu/random.h"
-#include "cpu/server_step.h"
-#include "cpu/simd.h"
+#include "bind/numbers.h"
+#include "bind/program.h"
+#include "bind/tensors.h"
+#include "kernels/client_step.h"
+#include "kernels/norms.h"
+#include "kernels/probe.h"
+#include "kernels/random.h"
+#include "kernels/server_step.h"
+#include "simd/simd.h"
 
 using namespace fastfed;
 namespace py = pybind11;

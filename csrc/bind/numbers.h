@@ -1,8 +1,8 @@
 // The numbers of a client step from Python (kernels/table.py: ClientNumbers).
 #pragma once
 
-#include "bind_tensors.h"
-#include "cpu/client_step.h"
+#include "bind/tensors.h"
+#include "kernels/client_step.h"
 
 namespace fastfed {
 

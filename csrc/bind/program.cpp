@@ -1,14 +1,14 @@
 // The binding of the native engine: fastfed/train/native.py is its only caller.
-#include "bind_program.h"
+#include "bind/program.h"
 
 #include <ATen/Parallel.h>
 #include <pybind11/stl.h>
 
 #include <chrono>
 
-#include "bind_numbers.h"
-#include "bind_tensors.h"
-#include "cpu/program.h"
+#include "bind/numbers.h"
+#include "bind/tensors.h"
+#include "engine/program.h"
 
 namespace fastfed {
 namespace {

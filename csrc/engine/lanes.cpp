@@ -1,13 +1,13 @@
 // Sums of deltas, and the tree that folds them.
-#include "cpu/lanes.h"
+#include "engine/lanes.h"
 
 #include <cstring>
 
-#include "cpu/clones.h"
-#include "cpu/loops.h"
-#include "cpu/parallel.h"
-#include "cpu/square_lanes.h"
-#include "cpu/tables.h"
+#include "engine/tables.h"
+#include "kernels/parallel.h"
+#include "simd/clones.h"
+#include "simd/loops.h"
+#include "simd/square_lanes.h"
 
 namespace fastfed {
 namespace {

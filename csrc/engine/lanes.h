@@ -11,9 +11,9 @@
 #include <utility>
 #include <vector>
 
-#include "cpu/aligned.h"
-#include "cpu/layers/row_groups.h"
-#include "cpu/program.h"
+#include "engine/layers/row_groups.h"
+#include "engine/program.h"
+#include "kernels/aligned.h"
 
 namespace fastfed {
 

@@ -1,5 +1,5 @@
 // Programs: what is worked out once per model, and a round of clients over the threads.
-#include "cpu/program.h"
+#include "engine/program.h"
 
 #include <omp.h>
 
@@ -10,11 +10,11 @@
 #include <set>
 #include <stdexcept>
 
-#include "cpu/lanes.h"
-#include "cpu/loops.h"
-#include "cpu/parallel.h"
-#include "cpu/tables.h"
-#include "cpu/worker.h"
+#include "engine/lanes.h"
+#include "engine/tables.h"
+#include "engine/worker.h"
+#include "kernels/parallel.h"
+#include "simd/loops.h"
 
 // The math library's own threads, where it is the one that has them: a client has one thread.
 extern "C" __attribute__((weak)) int MKL_Set_Num_Threads_Local(int);

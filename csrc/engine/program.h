@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "cpu/aligned.h"
-#include "cpu/client_step.h"
-#include "cpu/layers/layer.h"
+#include "engine/layers/layer.h"
+#include "kernels/aligned.h"
+#include "kernels/client_step.h"
 
 namespace fastfed {
 

@@ -1,11 +1,11 @@
 // Transposition of tables in blocks of rows.
-#include "cpu/tables.h"
+#include "engine/tables.h"
 
 #include <cstring>
 
-#include "cpu/clones.h"
-#include "cpu/layers/transpose.h"
-#include "cpu/parallel.h"
+#include "engine/layers/transpose.h"
+#include "kernels/parallel.h"
+#include "simd/clones.h"
 
 namespace fastfed {
 namespace {

@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "cpu/program.h"
+#include "engine/program.h"
 
 namespace fastfed {
 

@@ -1,16 +1,16 @@
 // Local training of one client on one thread.
-#include "cpu/worker.h"
+#include "engine/worker.h"
 
 #include <cmath>
 #include <cstring>
 #include <limits>
 #include <string>
 
-#include "cpu/clones.h"
-#include "cpu/layers/contrast.h"
-#include "cpu/loops.h"
-#include "cpu/random.h"
-#include "cpu/simd.h"
+#include "engine/layers/contrast.h"
+#include "kernels/random.h"
+#include "simd/clones.h"
+#include "simd/loops.h"
+#include "simd/simd.h"
 
 namespace fastfed {
 namespace {

@@ -3,11 +3,11 @@
 
 #include <vector>
 
-#include "cpu/aligned.h"
-#include "cpu/lanes.h"
-#include "cpu/layers/losses.h"
-#include "cpu/layers/row_groups.h"
-#include "cpu/program.h"
+#include "engine/lanes.h"
+#include "engine/layers/losses.h"
+#include "engine/layers/row_groups.h"
+#include "engine/program.h"
+#include "kernels/aligned.h"
 
 namespace fastfed {
 

@@ -1,12 +1,12 @@
 // The passes of a client step in their order; kernels/phases.py is the same order for the backends driven from Python.
-#include "cpu/client_step.h"
+#include "kernels/client_step.h"
 
 #include <cstring>
 #include <stdexcept>
 
-#include "cpu/aligned.h"
-#include "cpu/cover_step.h"
-#include "cpu/gradient.h"
+#include "kernels/aligned.h"
+#include "kernels/cover_step.h"
+#include "kernels/gradient.h"
 
 namespace fastfed {
 namespace {

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "cpu/blocks.h"
+#include "simd/blocks.h"
 
 namespace fastfed {
 

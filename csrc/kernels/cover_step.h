@@ -4,8 +4,8 @@
 #include <limits>
 #include <vector>
 
-#include "cpu/aligned.h"
-#include "cpu/gradient.h"
+#include "kernels/aligned.h"
+#include "kernels/gradient.h"
 
 namespace fastfed {
 

@@ -3,9 +3,9 @@
 
 #include <algorithm>
 
-#include "cpu/client_step.h"
-#include "cpu/parallel.h"
-#include "cpu/simd.h"
+#include "kernels/client_step.h"
+#include "kernels/parallel.h"
+#include "simd/simd.h"
 
 namespace fastfed {
 

@@ -1,8 +1,8 @@
 // Norms by partial sums per chunk, added in order.
-#include "cpu/norms.h"
+#include "kernels/norms.h"
 
-#include "cpu/parallel.h"
-#include "cpu/simd.h"
+#include "kernels/parallel.h"
+#include "simd/simd.h"
 
 namespace fastfed {
 

@@ -1,8 +1,8 @@
 // The probe shares chunks among threads exactly as the ops do, so that only the arithmetic differs.
-#include "cpu/probe.h"
+#include "kernels/probe.h"
 
-#include "cpu/parallel.h"
-#include "cpu/simd.h"
+#include "kernels/parallel.h"
+#include "simd/simd.h"
 
 namespace fastfed {
 

@@ -1,11 +1,11 @@
 // Random numbers chunk by chunk: every Philox block is computed on its own, by any thread.
-#include "cpu/random.h"
+#include "kernels/random.h"
 
 #include <numeric>
 #include <utility>
 
-#include "cpu/parallel.h"
-#include "cpu/simd.h"
+#include "kernels/parallel.h"
+#include "simd/simd.h"
 
 namespace fastfed {
 namespace {

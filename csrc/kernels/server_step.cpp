@@ -1,8 +1,8 @@
 // Server steps: the rule's loop over each chunk, fed from memory or from a span that a weighted sum has just filled.
-#include "cpu/server_step.h"
+#include "kernels/server_step.h"
 
-#include "cpu/parallel.h"
-#include "cpu/simd.h"
+#include "kernels/parallel.h"
+#include "simd/simd.h"
 
 namespace fastfed {
 namespace {

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "cpu/blocks.h"
+#include "simd/blocks.h"
 
 namespace fastfed {
 

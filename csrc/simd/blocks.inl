@@ -7,8 +7,8 @@
 #include <immintrin.h>
 #endif
 
-#include "cpu/blocks.h"
-#include "cpu/square_lanes.h"
+#include "simd/blocks.h"
+#include "simd/square_lanes.h"
 
 namespace fastfed {
 namespace {

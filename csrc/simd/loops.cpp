@@ -1,8 +1,8 @@
 // Loops for the vectoriser.
-#include "cpu/loops.h"
+#include "simd/loops.h"
 
-#include "cpu/clones.h"
 #include "philox.h"  // bits_of, float_of
+#include "simd/clones.h"
 
 namespace fastfed {
 

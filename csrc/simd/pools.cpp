@@ -1,9 +1,9 @@
 // Which of the pooling loops run: those of the SIMD level in use.
-#include "cpu/pools.h"
+#include "simd/pools.h"
 
 #include <cstring>
 
-#include "cpu/simd.h"
+#include "simd/simd.h"
 
 namespace fastfed {
 

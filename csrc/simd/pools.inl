@@ -1,9 +1,9 @@
 // The loops behind pools.h, compiled once per SIMD level with FF_LEVEL naming the level.
-#include "cpu/pools.h"
+#include "simd/pools.h"
 
 #include <algorithm>
 
-#include "cpu/vectors.inl"
+#include "simd/vectors.inl"
 
 namespace fastfed {
 namespace {

@@ -1,10 +1,10 @@
 // Which product runs where: our own tiles or libtorch's sgemm, as measured.
-#include "cpu/products.h"
+#include "simd/products.h"
 
 #include <algorithm>
 #include <cstring>
 
-#include "cpu/simd.h"
+#include "simd/simd.h"
 
 // libtorch's BLAS, column-major. Inside a parallel region it runs on the calling thread.
 extern "C" void sgemm_(const char* transa, const char* transb, const int* m, const int* n, const int* k,

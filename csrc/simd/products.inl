@@ -5,8 +5,8 @@
 #include <memory>
 #include <utility>
 
-#include "cpu/products.h"
-#include "cpu/vectors.inl"
+#include "simd/products.h"
+#include "simd/vectors.inl"
 
 namespace fastfed {
 namespace {

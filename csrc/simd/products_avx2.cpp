@@ -1,3 +1,3 @@
 // Matrix products at SIMD level avx2 (setup.py gives this file its compiler flags).
 #define FF_LEVEL avx2
-#include "cpu/products.inl"
+#include "simd/products.inl"

@@ -1,5 +1,5 @@
 // Chooses the SIMD level once, at first use.
-#include "cpu/simd.h"
+#include "simd/simd.h"
 
 #include <cstdlib>
 #include <stdexcept>

@@ -8,7 +8,7 @@ from .. import extension
 from ..phases import ClientCall
 
 DIRECTIONS = extension.numbers("directions")
-# csrc/cpu/client_step.h: CoverForm, StepSizeRule
+# csrc/kernels/client_step.h: CoverForm, StepSizeRule
 COVERS = {None: 0, "II": 1, "I": 2}
 STEP_SIZES = {None: 0, "delta_sgd": 1, "sps": 2}
 

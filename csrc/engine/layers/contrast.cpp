@@ -1,9 +1,9 @@
 // All in double: the two cosines are often nearly the same, and so are the vectors that their gradients are made of.
-#include "cpu/layers/contrast.h"
+#include "engine/layers/contrast.h"
 
 #include <cmath>
 
-#include "cpu/clones.h"
+#include "simd/clones.h"
 
 namespace fastfed {
 namespace {

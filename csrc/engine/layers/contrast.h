@@ -1,7 +1,7 @@
 // MOON's term of a batch's loss (fastfed/train/contrast.py has the formula), on one thread.
 #pragma once
 
-#include "cpu/layers/layer.h"
+#include "engine/layers/layer.h"
 
 namespace fastfed {
 

@@ -2,9 +2,9 @@
 // channels out). The window of an output pixel is `kernel_h` runs of memory, kernel_w * channels long.
 #include <algorithm>
 
-#include "cpu/layers/layer.h"
-#include "cpu/loops.h"
-#include "cpu/products.h"
+#include "engine/layers/layer.h"
+#include "simd/loops.h"
+#include "simd/products.h"
 
 namespace fastfed {
 namespace {

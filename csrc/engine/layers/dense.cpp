@@ -1,7 +1,7 @@
 // Linear layers, on vectors and on every step of sequences.
-#include "cpu/layers/layer.h"
-#include "cpu/loops.h"
-#include "cpu/products.h"
+#include "engine/layers/layer.h"
+#include "simd/loops.h"
+#include "simd/products.h"
 
 namespace fastfed {
 namespace {

@@ -2,12 +2,12 @@
 #include <algorithm>
 #include <cstring>
 
-#include "cpu/clones.h"
-#include "cpu/layers/layer.h"
-#include "cpu/layers/transpose.h"
-#include "cpu/loops.h"
-#include "cpu/simd.h"
 #include "curves.h"
+#include "engine/layers/layer.h"
+#include "engine/layers/transpose.h"
+#include "simd/clones.h"
+#include "simd/loops.h"
+#include "simd/simd.h"
 
 namespace fastfed {
 namespace {

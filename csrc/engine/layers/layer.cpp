@@ -1,5 +1,5 @@
 // The table of layers.
-#include "cpu/layers/layer.h"
+#include "engine/layers/layer.h"
 
 namespace fastfed {
 namespace {

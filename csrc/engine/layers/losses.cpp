@@ -1,14 +1,14 @@
 // The losses: exponentials and logarithms by the vector, sums over float lanes into double.
-#include "cpu/layers/losses.h"
+#include "engine/layers/losses.h"
 
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
 
-#include "cpu/clones.h"
-#include "cpu/layers/sums.h"
 #include "curves.h"
+#include "engine/layers/sums.h"
+#include "simd/clones.h"
 
 namespace fastfed {
 namespace {

@@ -1,7 +1,7 @@
 // The losses at the end of a program: value and gradient of one batch, on one thread.
 #pragma once
 
-#include "cpu/layers/layer.h"
+#include "engine/layers/layer.h"
 
 namespace fastfed {
 

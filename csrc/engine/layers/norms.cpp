@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <cmath>
 
-#include "cpu/clones.h"
-#include "cpu/layers/layer.h"
-#include "cpu/layers/sums.h"
+#include "engine/layers/layer.h"
+#include "engine/layers/sums.h"
+#include "simd/clones.h"
 
 namespace fastfed {
 namespace {

@@ -1,9 +1,9 @@
 // Pooling of images, channels last.
 #include <algorithm>
 
-#include "cpu/layers/layer.h"
-#include "cpu/loops.h"
-#include "cpu/pools.h"
+#include "engine/layers/layer.h"
+#include "simd/loops.h"
+#include "simd/pools.h"
 
 namespace fastfed {
 namespace {

@@ -7,8 +7,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "cpu/layers/layer.h"
-#include "cpu/loops.h"
+#include "engine/layers/layer.h"
+#include "simd/loops.h"
 
 namespace fastfed {
 

@@ -2,14 +2,14 @@
 #include <algorithm>
 #include <cstring>
 
-#include "cpu/aligned.h"
-#include "cpu/clones.h"
-#include "cpu/layers/layer.h"
-#include "cpu/layers/row_groups.h"
-#include "cpu/layers/sums.h"
-#include "cpu/layers/transpose.h"
-#include "cpu/products.h"
 #include "curves.h"
+#include "engine/layers/layer.h"
+#include "engine/layers/row_groups.h"
+#include "engine/layers/sums.h"
+#include "engine/layers/transpose.h"
+#include "kernels/aligned.h"
+#include "simd/clones.h"
+#include "simd/products.h"
 
 namespace fastfed {
 namespace {

@@ -2,9 +2,9 @@
 // transposed, (in, out), so that a column of the input is one run of memory.
 #include <algorithm>
 
-#include "cpu/layers/layer.h"
-#include "cpu/layers/row_groups.h"
-#include "cpu/loops.h"
+#include "engine/layers/layer.h"
+#include "engine/layers/row_groups.h"
+#include "simd/loops.h"
 
 namespace fastfed {
 namespace {
