@@ -5,7 +5,7 @@ from __future__ import annotations
 import fnmatch
 from collections.abc import Collection, Sequence
 
-from ..kernels.table import nearest
+from ...kernels.table import nearest
 
 
 def choose(patterns: Sequence[str], names: Collection[str]) -> tuple[str, ...]:

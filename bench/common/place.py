@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import torch
 
-from ..cards import card_of, why_none
-from ..devices import find_device
+from ...cards import card_of, why_none
+from ...devices import find_device
 from .timing import Call
 
 CPU = torch.device("cpu")

@@ -15,11 +15,11 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from .. import simulation
-from ..record import ROOMS
-from .device_rounds import round_of, simulation_of, steps_of
+from ... import simulation
+from ...record import ROOMS
+from ..rounds.workloads import WORKLOADS
+from .rounds import round_of, simulation_of, steps_of
 from .stubbed import as_on_the_host, stubbed_card
-from .workloads import WORKLOADS
 
 COHORTS = (10, 1000)  # whose launches are compared
 _TIMED = 15  # rounds, after one that is not

@@ -10,11 +10,11 @@ import torch
 from rich.table import Table
 from torch.utils._pytree import tree_leaves
 
-from .device_rounds import KEEPING, LAYERS, RULES, round_of
+from .rounds import KEEPING, LAYERS, RULES, round_of
 from .stubbed import as_on_a_card
 
 if TYPE_CHECKING:
-    from ..kernels.triton.launch import Launch
+    from ...kernels.triton.launch import Launch
 
 CAPABILITIES = (80, 90, 100)
 LAYER_CASES = [(layers, rule) for layers in LAYERS for rule in RULES | KEEPING]
@@ -38,7 +38,7 @@ def compiled(
     name: str, rule: str, capabilities: tuple[int, ...] = CAPABILITIES, files: Container[str] | None = None
 ) -> Iterator[Compiled]:
     """Every kernel of a round of two clients and two steps, in every form in which it occurs; of these files only."""
-    from ..kernels.triton.traffic import traffic_of
+    from ...kernels.triton.traffic import traffic_of
 
     for (kernel, *_), item in forms(name, rule).items():
         if files is not None and kernel.partition(".")[0] not in files:
@@ -54,7 +54,7 @@ def compiled(
 def forms(name: str, rule: str) -> dict[tuple[str, str, str], Launch]:
     """The launches of a round of two clients and two steps, one for every form of a kernel: its name, its constants,
     and of what kind its arguments are."""
-    from ..kernels.triton.launch import recorded
+    from ...kernels.triton.launch import recorded
 
     with as_on_a_card(), recorded() as launches:
         executor, work = round_of(name, rule, 2, 2)

@@ -10,16 +10,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .. import models
-from ..clients import SGD, SM3, Adam, Client, DeltaSGD
-from ..data import Examples, Federated, Pixels
-from ..packing import Packing
-from ..simulation import Simulation
-from ..step import ServerModel
-from ..train.device.engine import Device
-from ..train.work import RoundWork
-from . import synthetic
-from .workloads import WORKLOADS, Workload
+from ... import models
+from ...clients import SGD, SM3, Adam, Client, DeltaSGD
+from ...data import Examples, Federated, Pixels
+from ...packing import Packing
+from ...simulation import Simulation
+from ...step import ServerModel
+from ...train.device.engine import Device
+from ...train.work import RoundWork
+from ..rounds import synthetic
+from ..rounds.workloads import WORKLOADS, Workload
 
 RULES: dict[str, Client] = {"SGD": SGD(lr=0.1), "Adam": Adam(lr=0.01), "SM3": SM3(lr=0.01)}
 KEEPING: dict[str, Client] = {"clipped": SGD(lr=0.1, clip=1.0), "Delta-SGD": DeltaSGD(lr=0.1)}  # gradients in memory

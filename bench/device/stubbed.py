@@ -12,8 +12,8 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from ..kernels import registry
-from ..train.device import lanes
+from ...kernels import registry
+from ...train.device import lanes
 
 
 @contextmanager
@@ -57,7 +57,7 @@ def stubbed_card(device: str = "cpu") -> Iterator[Counter[str]]:
 
     Its tensors may be the CPU's. Those of "meta" hold no numbers: they take no memory, and nobody can wait for them.
     """
-    from ..kernels.triton.launch import launches
+    from ...kernels.triton.launch import launches
 
     fetch = lanes.fetch
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from .timing import Call
+from ..common.timing import Call
 
 UPDATE = 8  # bytes that a float32 costs which is read and written
 

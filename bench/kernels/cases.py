@@ -10,12 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .. import kernels
-from ..kernels.table import ClientRule
-from ..packing import Packing
-from . import peers
-from .place import CPU
-from .timing import Call
+from ... import kernels
+from ...kernels.table import ClientRule
+from ...packing import Packing
+from ..common.place import CPU
+from ..common.timing import Call
+from ..peers import optimizers as peers
 
 MOST_DELTAS = 1 << 29  # numbers in a (clients, d) buffer of deltas, 2 GiB: bigger cases get a smaller d
 

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import torch
 
-from ..doctor import machine, versions
-from ..kernels import registry
+from ...doctor import machine, versions
+from ...kernels import registry
+from ..common.choosing import choose
+from ..common.place import CPU, HOST, Place
+from ..common.timing import Timing, take_turns
 from . import bound
 from .cases import CASES, Bout, Case
-from .choosing import choose
-from .place import CPU, HOST, Place
 from .rows import Row
-from .timing import Timing, take_turns
 
 LATENCY_SIZE = 1_000
 LATENCY_TURNS = 4  # times as many rounds: those of calls this short are over within one busy moment of a neighbour

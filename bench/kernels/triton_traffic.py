@@ -1,6 +1,6 @@
 """Bytes per element of every Triton kernel, counted in its machine code, beside the least that its rule allows.
 
-Needs Triton but no card: ``python -m fastfed.bench.triton_traffic``.
+Needs Triton but no card: ``python -m fastfed.bench.kernels.triton_traffic``.
 """
 
 from __future__ import annotations

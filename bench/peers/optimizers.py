@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .timing import Call
+from ..common.timing import Call
 
 _LR = 1e-3
 _TORCH: dict[str, tuple[Callable[..., torch.optim.Optimizer], dict[str, Any]]] = {

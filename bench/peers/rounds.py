@@ -14,16 +14,16 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from .. import kernels
-from ..data import Examples
-from ..packing import Packing
-from ..train import RoundWork
-from ..train.batches import Batches
-from ..train.executors import Executor
-from .place import CPU
-from .round_rows import CHUNKED, PLAIN, VMAP
-from .timing import Call
-from .workloads import LEARNING_RATE, Peer, Workload
+from ... import kernels
+from ...data import Examples
+from ...packing import Packing
+from ...train import RoundWork
+from ...train.batches import Batches
+from ...train.executors import Executor
+from ..common.place import CPU
+from ..common.timing import Call
+from ..rounds.rows import CHUNKED, PLAIN, VMAP
+from ..rounds.workloads import LEARNING_RATE, Peer, Workload
 
 SERVER_LEARNING_RATE, TAU = 1e-3, 1e-3  # of FedAdam
 

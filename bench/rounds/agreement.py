@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..packing import Packing
+from ...packing import Packing
 
 ROUNDINGS = 4  # how often local steps round a weight, by estimate
 

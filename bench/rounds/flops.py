@@ -7,8 +7,8 @@ counts nothing, as everywhere.
 
 from __future__ import annotations
 
-from ..data import Inputs, Sparse
-from ..program import Instruction, Program
+from ...data import Inputs, Sparse
+from ...program import Instruction, Program
 
 
 def per_example(program: Program, inputs: Inputs) -> float:

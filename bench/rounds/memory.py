@@ -1,6 +1,7 @@
 """How much memory a round takes: the resident set of a fresh process, before it and at its peak.
 
-As a program (``python -m fastfed.bench.memory '{"workload": "W2", ...}'``) it runs the round and prints a `Footprint`.
+As a program (``python -m fastfed.bench.rounds.memory '{"workload": "W2", ...}'``) it runs the round and prints a
+`Footprint`.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ class Growth:
 def measure(workload: str, clients: int, stored: int, threads: int, executor: str = "native") -> Footprint:
     """The footprint of a round in a process of its own; the examples are those of `stored` clients."""
     wanted = {"workload": workload, "clients": clients, "stored": stored, "threads": threads, "executor": executor}
-    command = [sys.executable, "-m", "fastfed.bench.memory", json.dumps(wanted)]
+    command = [sys.executable, "-m", "fastfed.bench.rounds.memory", json.dumps(wanted)]
     said = subprocess.run(command, capture_output=True, text=True, check=False)
     if said.returncode:
         last = (said.stderr.strip().splitlines() or ["it said nothing"])[-1]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from .round_rows import BATCHED, CHUNKED, FASTFED, PLAIN, VMAP, RoundRow
+from .rows import BATCHED, CHUNKED, FASTFED, PLAIN, VMAP, RoundRow
 
 _COLOURS = {FASTFED: "#2a6f97", BATCHED: "#89c2d9", VMAP: "#adb5bd", CHUNKED: "#ced4da", PLAIN: "#6c757d"}
 _ROOM = 0.84  # for the bars of a workload, where workloads are 1 apart

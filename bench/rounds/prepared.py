@@ -8,16 +8,16 @@ from functools import cached_property
 
 from torch import Tensor
 
-from ..data import Examples
-from ..packing import Packing
-from ..program import trace
-from ..train import executors
-from ..train.executors import Executor
+from ...data import Examples
+from ...packing import Packing
+from ...program import trace
+from ...train import executors
+from ...train.executors import Executor
+from ..common.place import HOST, Place
+from ..common.timing import Call
+from ..peers.rounds import PEERS, Contender, FastFed, whole_round
 from . import flops
-from .contenders import PEERS, Contender, FastFed, whole_round
-from .place import HOST, Place
-from .round_rows import BATCHED
-from .timing import Call
+from .rows import BATCHED
 from .workloads import Peer, Workload
 
 SLICE = 0.1  # seconds: rounds shorter than this are repeated

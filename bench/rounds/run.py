@@ -10,18 +10,18 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ..doctor import machine, versions
+from ...doctor import machine, versions
+from ..common.choosing import choose
+from ..common.neighbours import busy
+from ..common.place import HOST, Place
+from ..common.timing import Call, Timing, take_turns
+from ..peers.rounds import Contender, whole_round
 from . import memory
 from .agreement import ALL_STEPS, FIRST_STEP, Disagreement, compare
-from .choosing import choose
-from .contenders import Contender, whole_round
 from .memory import Growth
-from .neighbours import busy
-from .place import HOST, Place
 from .prepared import SLICE, Prepared
-from .round_rows import CHUNKED, FASTFED, PLAIN, VMAP, RoundRow, ScalingRow
+from .rows import CHUNKED, FASTFED, PLAIN, VMAP, RoundRow, ScalingRow
 from .scaling import cohorts, scale
-from .timing import Call, Timing, take_turns
 from .workloads import WORKLOADS, Peer, Workload
 
 SGEMM = "sgemm"

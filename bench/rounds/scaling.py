@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+from ..common.timing import take_turns
 from .prepared import SLICE, Prepared
-from .round_rows import ScalingRow
-from .timing import take_turns
+from .rows import ScalingRow
 from .workloads import WORKLOADS
 
 if TYPE_CHECKING:
-    from .rounds import Plan
+    from .run import Plan
 
 SCALED = ("W1", "W2")
 COHORTS = (10, 100, 1_000, 10_000)

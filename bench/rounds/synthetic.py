@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..data import Examples, Sparse
+from ...data import Examples, Sparse
 
 SEED = 2025
 _PORTION = 4096  # rows made at once, so that making them needs little more memory than they do

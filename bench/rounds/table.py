@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from rich.table import Table
 
-from .neighbours import TOLERABLE
-from .round_rows import FASTFED, RoundRow, ScalingRow
-from .round_targets import Verdict
+from ..common.neighbours import TOLERABLE
+from .rows import FASTFED, RoundRow, ScalingRow
+from .targets import Verdict
 
 _NONE = "-"
 _CAPTION = (

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ..common.neighbours import TOLERABLE
 from .memory import FEW, GROWN, MANY, Growth
-from .neighbours import TOLERABLE
-from .round_rows import FASTFED, PLAIN, VMAP, RoundRow
-from .rounds import Results
+from .rows import FASTFED, PLAIN, VMAP, RoundRow
+from .run import Results
 from .workloads import WORKLOADS
 
 THREADS = 2  # with which the promises were made

@@ -9,13 +9,13 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from .. import models
-from ..clients import SGD
-from ..data import Examples
-from ..losses import LossName
-from ..train import RoundWork
+from ... import models
+from ...clients import SGD
+from ...data import Examples
+from ...losses import LossName
+from ...train import RoundWork
 from . import synthetic
-from .round_rows import BATCHED
+from .rows import BATCHED
 
 LEARNING_RATE = 0.1  # of the clients' SGD
 SEED = 7  # of weights and batches

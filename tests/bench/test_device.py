@@ -15,10 +15,9 @@ pytest.importorskip("triton", reason="Triton is not installed")
 
 from fastfed import Simulation, simulation
 from fastfed.bench import device_costs as costs
-from fastfed.bench import device_host as host
-from fastfed.bench import device_kernels as kernels
+from fastfed.bench.device import host, kernels
+from fastfed.bench.device.stubbed import as_on_the_host, stubbed_card
 from fastfed.bench.device_costs import FEW, IN_LANES, Moved
-from fastfed.bench.stubbed import as_on_the_host, stubbed_card
 from fastfed.kernels import registry
 from fastfed.record import ROOMS
 from fastfed.train.device import lanes

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from fastfed.bench import device_costs, device_rounds, gpu_report
-from tests.test_bench import row as kernel_row
-from tests.test_bench_rounds import row as round_row
+from fastfed.bench import device_costs, gpu_report
+from fastfed.bench.device import rounds as device_rounds
+from tests.bench.test_kernels import row as kernel_row
+from tests.bench.test_rounds import row as round_row
 
 CARD = "NVIDIA A100-SXM4-40GB"
 PREDICTION: dict[str, Any] = {
@@ -125,7 +126,7 @@ def test_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_makefile_leaves_what_the_report_reads() -> None:
-    makefile = (Path(__file__).parents[1] / "Makefile").read_text()
+    makefile = (Path(__file__).parents[2] / "Makefile").read_text()
     recipe = makefile[makefile.index("\ngpu: $(VENV)") :].split("\n\n")[0]
     first = recipe.splitlines()[2]
     assert first.split() == ["$(BIN)/fastfed", "doctor", "--self-test"]  # stops where there is no card

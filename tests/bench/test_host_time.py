@@ -6,7 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from fastfed.bench import host_time as bench
-from fastfed.bench.workloads import WORKLOADS
+from fastfed.bench.rounds.workloads import WORKLOADS
 from fastfed.packing import Packing
 from fastfed.train import Outcome, RoundWork
 from fastfed.train.batched import Batched

@@ -12,9 +12,12 @@ import torch
 from typer.testing import CliRunner
 
 from fastfed import Packing, cli
-from fastfed.bench import bound, cases, kernels, peers, table, targets, timing
-from fastfed.bench.place import CPU, Place, find_place
-from fastfed.bench.rows import Row
+from fastfed.bench.common import timing
+from fastfed.bench.common.place import CPU, Place, find_place
+from fastfed.bench.kernels import bound, cases, table, targets
+from fastfed.bench.kernels import run as kernels
+from fastfed.bench.kernels.rows import Row
+from fastfed.bench.peers import optimizers as peers
 from fastfed.kernels import ops, registry
 from tests import pretend
 
@@ -381,7 +384,7 @@ def test_a_card_is_found_with_its_name_and_its_clock(monkeypatch: pytest.MonkeyP
     }
     for name, answer in said.items():
         monkeypatch.setattr(torch.cuda, name, answer)
-    monkeypatch.setattr("fastfed.bench.place.find_device", torch.device)
+    monkeypatch.setattr("fastfed.bench.common.place.find_device", torch.device)
     place = find_place("cuda")
     place.synchronise()
     assert (place.name, place.on_card, waited) == ("Made-up 9000", True, [torch.device("cuda:0")])

@@ -15,24 +15,16 @@ from torch import Tensor, nn
 from typer.testing import CliRunner
 
 from fastfed import cli
-from fastfed.bench import (
-    agreement,
-    contenders,
-    flops,
-    memory,
-    neighbours,
-    round_table,
-    round_targets,
-    rounds,
-    scaling,
-    synthetic,
-    timing,
-    workloads,
-)
-from fastfed.bench.memory import Footprint, Growth
-from fastfed.bench.place import CPU, Place
-from fastfed.bench.prepared import Prepared
-from fastfed.bench.round_rows import RoundRow
+from fastfed.bench.common import neighbours, timing
+from fastfed.bench.common.place import CPU, Place
+from fastfed.bench.peers import rounds as contenders
+from fastfed.bench.rounds import agreement, flops, memory, scaling, synthetic, workloads
+from fastfed.bench.rounds import run as rounds
+from fastfed.bench.rounds import table as round_table
+from fastfed.bench.rounds import targets as round_targets
+from fastfed.bench.rounds.memory import Footprint, Growth
+from fastfed.bench.rounds.prepared import Prepared
+from fastfed.bench.rounds.rows import RoundRow
 from fastfed.data import Sparse
 from fastfed.models import LSTM, mlp
 from fastfed.packing import Packing
@@ -411,7 +403,7 @@ def test_contenders_keep_to_the_device() -> None:
 
 
 def test_scaling_is_about_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fastfed.bench.place.find_place", lambda device: on_card())
+    monkeypatch.setattr("fastfed.bench.common.place.find_place", lambda device: on_card())
     said = CliRunner().invoke(cli.app, ["bench", "rounds", "--scaling", "--device", "cuda"])
     assert said.exit_code == 2
     assert "threads of the host" in " ".join(said.stderr.replace("│", " ").split())
@@ -419,7 +411,7 @@ def test_scaling_is_about_threads(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_card_is_given_the_executor_device(monkeypatch: pytest.MonkeyPatch) -> None:
     plans: list[rounds.Plan] = []
-    monkeypatch.setattr("fastfed.bench.place.find_place", lambda device: on_card())
+    monkeypatch.setattr("fastfed.bench.common.place.find_place", lambda device: on_card())
     monkeypatch.setattr(rounds, "run", lambda plan, tell: (plans.append(plan), rounds.Results([row(device="M")]))[1])
     said = CliRunner().invoke(cli.app, ["bench", "rounds", "--device", "cuda"])
     assert said.exit_code == 0, said.output
