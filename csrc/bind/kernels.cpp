@@ -416,7 +416,7 @@ py::dict build_info() {
 #else
   info["compiler"] = "unknown";
 #endif
-  info["simd"] = blocks<float>().name;
+  info["simd"] = compiled_levels()[std::size_t(simd_level())];
   info["simd_compiled"] = compiled_levels();
 #if defined(_OPENMP)
   info["openmp"] = true;

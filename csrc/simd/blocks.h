@@ -61,8 +61,6 @@ template <class T> struct Tile {
 };
 
 template <class T> struct Blocks {
-  const char* name;
-
   // [formula][second moment of delta][has m]
   void (*server[kServerFormulas][2][2])(std::int64_t n, T* x, const T* delta, T* m, T* v, T* vmax,
                                         const ServerNumbers<T>& numbers);

@@ -292,13 +292,13 @@ void weigh_same(std::int64_t n, T* __restrict out, const void* deltas, std::int6
 template <class T, void (*Widen)(std::int64_t, T*, const void*)>
 void weigh_half(std::int64_t n, T* __restrict out, const void* deltas, std::int64_t stride, const T* weights,
                 std::int64_t clients) {
-  constexpr std::int64_t kSpan = 512;
-  T wide[kSpan];
+  constexpr std::int64_t kWidened = 512;
+  T wide[kWidened];
   for (std::int64_t i = 0; i < n; ++i) out[i] = T(0);
   for (std::int64_t c = 0; c < clients; ++c) {
     const Half* row = static_cast<const Half*>(deltas) + c * stride;
-    for (std::int64_t begin = 0; begin < n; begin += kSpan) {
-      const std::int64_t span = n - begin < kSpan ? n - begin : kSpan;
+    for (std::int64_t begin = 0; begin < n; begin += kWidened) {
+      const std::int64_t span = n - begin < kWidened ? n - begin : kWidened;
       Widen(span, wide, row + begin);
       for (std::int64_t i = 0; i < span; ++i) out[begin + i] = out[begin + i] + weights[c] * wide[i];
     }
@@ -438,13 +438,13 @@ void probe_block(std::int64_t begin, std::int64_t end, const T* const* reads, in
   if (j == 3 && k == 1) return probe_arrays<T, 1, 3>(begin, end, reads, updates);
   if (j == 4 && k == 1) return probe_arrays<T, 1, 4>(begin, end, reads, updates);
   // Any other mix: span by span, as weighted sums are made.
-  constexpr std::int64_t kSpan = 8192;
+  constexpr std::int64_t kSummed = 8192;
   constexpr int kMost = 1024;
   if (k > kMost) return;
-  T sum[kSpan], ones[kMost];
+  T sum[kSummed], ones[kMost];
   for (int a = 0; a < k; ++a) ones[a] = T(1);
-  for (std::int64_t at = begin; at < end; at += kSpan) {
-    const std::int64_t n = end - at < kSpan ? end - at : kSpan;
+  for (std::int64_t at = begin; at < end; at += kSummed) {
+    const std::int64_t n = end - at < kSummed ? end - at : kSummed;
     add_rows(n, sum, k, ones, [&](std::int64_t r) { return reads[r] + at; });
     for (int b = 0; b < j; ++b)
       for (std::int64_t i = 0; i < n; ++i) updates[b][at + i] = sum[i] - updates[b][at + i];
@@ -482,9 +482,8 @@ template <class T, class Direction> void enter_direction(Blocks<T>& b, Direction
   if constexpr (Direction::has_v) enter_covers<T, Direction>(b, f);
 }
 
-template <class T> Blocks<T> make_blocks(const char* name) {
+template <class T> Blocks<T> make_blocks() {
   Blocks<T> b{};
-  b.name = name;
 #define FF_ENTER(name, Formula) enter_server<T, Formula>(b, k##Formula);
   FF_SERVER_FORMULAS(FF_ENTER)
 #undef FF_ENTER
@@ -513,18 +512,16 @@ template <class T> Blocks<T> make_blocks(const char* name) {
 
 }  // namespace
 
-#define FF_TEXT2(name) #name
-#define FF_TEXT(name) FF_TEXT2(name)
 #define FF_JOIN2(a, b) a##b
 #define FF_JOIN(a, b) FF_JOIN2(a, b)
 
 const Blocks<float>& FF_JOIN(float_blocks_, FF_LEVEL)() {
-  static const Blocks<float> blocks = make_blocks<float>(FF_TEXT(FF_LEVEL));
+  static const Blocks<float> blocks = make_blocks<float>();
   return blocks;
 }
 
 const Blocks<double>& FF_JOIN(double_blocks_, FF_LEVEL)() {
-  static const Blocks<double> blocks = make_blocks<double>(FF_TEXT(FF_LEVEL));
+  static const Blocks<double> blocks = make_blocks<double>();
   return blocks;
 }
 

@@ -13,23 +13,9 @@ extern "C" void sgemm_(const char* transa, const char* transb, const int* m, con
 
 namespace fastfed {
 
-const Products& products_scalar();
-#if FASTFED_X86
-const Products& products_avx2();
-const Products& products_avx512();
-#endif
+FF_BY_LEVEL(Products, products)
 
-const Products& products() {
-  static const Products& chosen = []() -> const Products& {
-#if FASTFED_X86
-    const char* level = blocks<float>().name;
-    if (std::strcmp(level, "avx512") == 0) return products_avx512();
-    if (std::strcmp(level, "avx2") == 0) return products_avx2();
-#endif
-    return products_scalar();
-  }();
-  return chosen;
-}
+const Products& products() { return products_in_use(); }
 
 namespace {
 

@@ -6,83 +6,63 @@
 
 namespace fastfed {
 
-#define FF_DECLARE(level)                      \
-  const Blocks<float>& float_blocks_##level(); \
-  const Blocks<double>& double_blocks_##level();
-FF_DECLARE(scalar)
-#if FASTFED_X86
-FF_DECLARE(avx2)
-FF_DECLARE(avx512)
-#endif
-
 namespace {
+
+bool runs_scalar() { return true; }
+#if FASTFED_X86
+bool runs_avx2() { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c"); }
+bool runs_avx512() {
+  return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("f16c");
+}
+#endif
 
 struct Level {
   const char* name;
   bool (*runs_here)();
-  const Blocks<float>& (*floats)();
-  const Blocks<double>& (*doubles)();
 };
+#define FF_LEVEL_ROW(level, nothing) {#level, runs_##level},
+constexpr Level kLevels[] = {FF_LEVELS(FF_LEVEL_ROW, )};
+#undef FF_LEVEL_ROW
+constexpr int kCount = int(sizeof(kLevels) / sizeof(Level));
 
-const std::vector<Level>& levels() {  // slowest first
-  static const std::vector<Level> all = {
-      {"scalar", [] { return true; }, float_blocks_scalar, double_blocks_scalar},
-#if FASTFED_X86
-      {"avx2", [] { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c"); }, float_blocks_avx2,
-       double_blocks_avx2},
-      {"avx512",
-       [] {
-         return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
-                __builtin_cpu_supports("f16c");
-       },
-       float_blocks_avx512, double_blocks_avx512},
-#endif
-  };
-  return all;
-}
-
-const Level& asked_level(const std::string& name) {
-  for (const Level& level : levels()) {
-    if (name != level.name) continue;
-    if (!level.runs_here()) throw std::runtime_error("FASTFED_SIMD: this processor has no " + name);
+int asked_level(const std::string& name) {
+  for (int level = 0; level < kCount; ++level) {
+    if (name != kLevels[level].name) continue;
+    if (!kLevels[level].runs_here()) throw std::runtime_error("FASTFED_SIMD: this processor has no " + name);
     return level;
   }
   std::string known;
-  for (const Level& level : levels()) known += std::string(known.empty() ? "" : ", ") + level.name;
+  for (const Level& level : kLevels) known += std::string(known.empty() ? "" : ", ") + level.name;
   throw std::runtime_error("FASTFED_SIMD: must be one of " + known + ", got '" + name + "'");
 }
 
-const Level& choose() {
+int choose() {
   const char* asked = std::getenv("FASTFED_SIMD");
   if (asked && *asked) return asked_level(asked);
-  const Level* best = &levels().front();
-  for (const Level& level : levels())
-    if (level.runs_here()) best = &level;
-  return *best;
-}
-
-const Level& chosen() {
-  static const Level& level = choose();
-  return level;
+  int best = 0;
+  for (int level = 0; level < kCount; ++level)
+    if (kLevels[level].runs_here()) best = level;
+  return best;
 }
 
 }  // namespace
 
-template <> const Blocks<float>& blocks<float>() {
-  static const Blocks<float>& table = chosen().floats();
-  return table;
-}
-
-template <> const Blocks<double>& blocks<double>() {
-  static const Blocks<double>& table = chosen().doubles();
-  return table;
+int simd_level() {
+  static const int level = choose();
+  return level;
 }
 
 std::vector<std::string> compiled_levels() {
   std::vector<std::string> names;
-  for (const Level& level : levels()) names.push_back(level.name);
+  for (const Level& level : kLevels) names.push_back(level.name);
   return names;
 }
+
+FF_BY_LEVEL(Blocks<float>, float_blocks)
+FF_BY_LEVEL(Blocks<double>, double_blocks)
+
+template <> const Blocks<float>& blocks<float>() { return float_blocks_in_use(); }
+template <> const Blocks<double>& blocks<double>() { return double_blocks_in_use(); }
 
 }  // namespace fastfed
