@@ -28,6 +28,14 @@ Kind kind_of(const std::string& name) {
   return found->second;
 }
 
+Loss loss_of(const std::string& name) {
+  static const std::map<std::string, Loss> losses = {
+      {"cross_entropy", Loss::kCrossEntropy}, {"binary_cross_entropy", Loss::kBinaryCrossEntropy}, {"mse", Loss::kMse}};
+  const auto found = losses.find(name);
+  FF_REQUIRE(found != losses.end(), "loss", "a known one, not '" + name + "'");
+  return found->second;
+}
+
 std::unique_ptr<Program> make_program(const std::vector<ValueTuple>& values, const std::vector<LayerTuple>& layers,
                                       int output, const std::string& loss, Size d) {
   std::vector<Shape> shapes;
@@ -36,7 +44,7 @@ std::unique_ptr<Program> make_program(const std::vector<ValueTuple>& values, con
   std::vector<Spec> specs;
   for (const auto& [op, inputs, out, params, settings] : layers) {
     Spec spec;
-    spec.op = op;
+    spec.op = op_of(op);
     spec.inputs = inputs;
     spec.output = out;
     spec.params = params;
@@ -44,7 +52,7 @@ std::unique_ptr<Program> make_program(const std::vector<ValueTuple>& values, con
     specs.push_back(std::move(spec));
   }
   FF_REQUIRE(output > 0 && output < int(shapes.size()), "output", "the number of a value");
-  return std::make_unique<Program>(std::move(shapes), std::move(specs), output, loss, d);
+  return std::make_unique<Program>(std::move(shapes), std::move(specs), output, loss_of(loss), d);
 }
 
 // ---- examples ------------------------------------------------------------------------------------------------------
@@ -78,7 +86,7 @@ Examples examples_of(const py::dict& given, const Program& program) {
     e.inputs = data<float>(inputs, "inputs", e.count * input.size());
   }
   const Shape& output = program.values()[std::size_t(program.output())];
-  if (program.loss() == "cross_entropy") {
+  if (program.loss() == Loss::kCrossEntropy) {
     e.target_kind = TargetKind::kLabels;
     e.target_size = output.rows;
     e.targets = data<Size>(targets, "targets", e.count * e.target_size);
@@ -186,18 +194,14 @@ Round round_of(const py::dict& given, const Program& program) {
 }
 
 Results results_of(const py::dict& given, Size clients, Size d) {
-  const auto scalar = [&](const char* name) { return data<double>(given[name], name, clients); };
-  return {data<float>(given["delta"], "delta", d),
-          data_or_null<float>(given["deltas"], "deltas", clients * d),
-          scalar("examples"),
-          scalar("steps"),
-          scalar("first_loss"),
-          scalar("last_loss"),
-          scalar("mean_loss"),
-          scalar("delta_norm"),
-          scalar("step_size"),
-          scalar("min_cosine"),
-          data<bool>(given["refused"], "refused", clients)};
+  Results r{};
+  r.delta = data<float>(given["delta"], "delta", d);
+  r.deltas = data_or_null<float>(given["deltas"], "deltas", clients * d);
+#define FF_TAKE(name) r.name = data<double>(given[#name], #name, clients);
+  FF_SCALARS(FF_TAKE)
+#undef FF_TAKE
+  r.refused = data<bool>(given["refused"], "refused", clients);
+  return r;
 }
 
 // Asks Python now and then whether Ctrl-C was pressed; more often would cost more than small batches do.
@@ -222,7 +226,7 @@ void train(Program& program, const py::dict& examples, const py::dict& work, con
   const Results out = results_of(results, round.clients, program.d());
   try {
     const py::gil_scoped_release release;
-    program.train(store, round, out);
+    program.train(store, std::move(round), out);
   } catch (const Interrupted&) {
     throw py::error_already_set();  // what the signal's handler raised
   }
@@ -250,6 +254,9 @@ void predict(Program& program, const py::dict& examples, const py::object& param
 }  // namespace
 
 void bind_program(py::module_& module) {
+#define FF_NAME(name) #name,
+  module.def("scalars", [] { return std::vector<std::string>{FF_SCALARS(FF_NAME)}; });
+#undef FF_NAME
   py::class_<Program>(module, "Program").def(py::init(&make_program)).def("train", &train).def("predict", &predict);
 }
 

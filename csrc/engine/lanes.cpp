@@ -232,12 +232,12 @@ void LaneTree::write(const std::vector<Table>& tables, float* out, int threads) 
     });
   });
   for (const Table& table : tables)
-    for_tasks((table.rows + kTurned - 1) / kTurned, threads, [&](Size task, int) {
-      std::vector<float> room(roots * std::size_t(table.width)), rows(std::size_t(kTurned * table.width));
-      const Size first = task * kTurned, count = std::min(kTurned, table.rows - first);
+    for_tasks((table.rows + kTransposedRows - 1) / kTransposedRows, threads, [&](Size task, int) {
+      std::vector<float> room(roots * std::size_t(table.width)), rows(std::size_t(kTransposedRows * table.width));
+      const Size first = task * kTransposedRows, count = std::min(kTransposedRows, table.rows - first);
       for (Size r = 0; r < count; ++r)
         write_part(table.offset + (first + r) * table.width, table.width, room.data(), rows.data() + r * table.width);
-      turn_out(table, first, count, rows.data(), out);
+      rows_to_torch_order(table, first, count, rows.data(), out);
     });
 }
 

@@ -7,7 +7,6 @@
 #include <atomic>
 #include <cmath>
 #include <numeric>
-#include <set>
 #include <stdexcept>
 
 #include "engine/lanes.h"
@@ -44,17 +43,17 @@ bool is_by_example(const Spec& spec) {
 }
 
 // Layers whose backward never looks at their own output: a relu may overwrite it.
-bool forgets_output(const std::string& op) {
-  static const std::set<std::string> ops = {"linear", "sparse_linear", "conv2d", "group_norm", "layer_norm", "add"};
-  return ops.count(op) > 0;
+bool forgets_output(Op op) {
+  return op == Op::kLinear || op == Op::kSparseLinear || op == Op::kConv2d || op == Op::kGroupNorm ||
+         op == Op::kLayerNorm || op == Op::kAdd;
 }
 
 }  // namespace
 
 // ---- planning ------------------------------------------------------------------------------------------------------
 
-Program::Program(std::vector<Shape> values, std::vector<Spec> specs, int output, std::string loss, Size d)
-    : values_(std::move(values)), output_(output), loss_(std::move(loss)), d_(d) {
+Program::Program(std::vector<Shape> values, std::vector<Spec> specs, int output, Loss loss, Size d)
+    : values_(std::move(values)), output_(output), loss_(loss), d_(d) {
   if (values_.empty() || specs.empty()) throw std::invalid_argument("program: is empty");
   plan(specs);
   for (Spec& spec : specs) layers_.push_back(make_layer(std::move(spec)));
@@ -79,8 +78,8 @@ void Program::plan(std::vector<Spec>& specs) {
     spec.by_example = is_by_example(spec);
     for (Size offset : spec.params)
       if (offset >= 0) ++uses[offset];
-    if (spec.op == "sparse_linear") note_table(spec);
-    if (spec.op == "embedding") vocabulary_ = spec.whole("vocabulary");
+    if (spec.op == Op::kSparseLinear) note_table(spec);
+    if (spec.op == Op::kEmbedding) vocabulary_ = spec.whole("vocabulary");
   }
   for (Spec& spec : specs)
     for (Size offset : spec.params) spec.shares_params = spec.shares_params || (offset >= 0 && uses[offset] > 1);
@@ -137,7 +136,7 @@ void Program::plan_memory(std::vector<Spec>& specs) {
   std::iota(memory_of_.begin(), memory_of_.end(), 0);
   for (Spec& spec : specs) {
     const int from = spec.inputs[0], maker = producer[std::size_t(from)];
-    if (spec.op != "relu" || maker < 0 || consumers[std::size_t(from)] != 1 || from == output_) continue;
+    if (spec.op != Op::kRelu || maker < 0 || consumers[std::size_t(from)] != 1 || from == output_) continue;
     if (!forgets_output(specs[std::size_t(maker)].op)) continue;
     spec.in_place = true;
     memory_of_[std::size_t(spec.output)] = memory_of_[std::size_t(from)];
@@ -174,7 +173,8 @@ void Program::check_params() const {
     const std::vector<Size>& offsets = layer->spec().params;
     for (std::size_t p = 0; p < offsets.size(); ++p)
       if (offsets[p] >= 0 && (p >= sizes.size() || offsets[p] + sizes[p] > d_))
-        throw std::invalid_argument("program: a parameter of '" + layer->spec().op + "' lies outside the vector");
+        throw std::invalid_argument(std::string("program: a parameter of '") + name_of(layer->spec().op) +
+                                    "' lies outside the vector");
   }
 }
 
@@ -239,17 +239,12 @@ std::vector<Size> longest_first(const Round& round) {
   return order;
 }
 
-bool is_plain_sgd(const Optimizer& o) {
-  const ClientNumbers& n = o.numbers;
-  return o.formula == kDirectionSgd && o.step_size == kGiven && n.clip == 0 && n.weight_decay == 0 && n.prox == 0;
-}
-
-bool is_tame(Size d, const float* x, int threads) {
-  std::atomic<bool> wild{false};
+bool is_moderate(Size d, const float* x, int threads) {
+  std::atomic<bool> moderate{true};
   for_chunks(d, threads, [&](Size begin, Size n) {
-    if (!are_tame(n, x + begin)) wild = true;
+    if (!are_moderate(n, x + begin)) moderate = false;
   });
-  return !wild;
+  return moderate;
 }
 
 std::string where(const Round& round, const Worker& worker) {
@@ -291,18 +286,18 @@ class Failure {
 
 }  // namespace
 
-void Program::train(const Examples& examples, const Round& round, const Results& results) {
-  Round mine = round;
-  mine.tracks = table_.rows > 0 && !round.corrections && !round.measure_cosine && !shares_params_ &&
-                std::all_of(round.optimizers.begin(), round.optimizers.end(), is_plain_sgd);
-  mine.is_tame.clear();
-  for (Size m = 0; m < round.models; ++m) mine.is_tame.push_back(is_tame(d_, round.start + m * d_, round.threads));
-  if (tables_.empty()) return train_in_engine_order(examples, mine, results);
+void Program::train(const Examples& examples, Round round, const Results& results) {
+  round.tracks = table_.rows > 0 && !round.corrections && !round.measure_cosine && !shares_params_ &&
+                 std::all_of(round.optimizers.begin(), round.optimizers.end(), is_plain_sgd);
+  round.start_is_moderate.clear();
+  for (Size m = 0; m < round.models; ++m)
+    round.start_is_moderate.push_back(is_moderate(d_, round.start + m * d_, round.threads));
+  if (tables_.empty()) return train_in_engine_order(examples, round, results);
   AlignedArray<float> start = take_start(round.models);
   for (Size m = 0; m < round.models; ++m)
-    turn_in(tables_, d_, round.start + m * d_, start.data() + m * d_, round.threads);
-  mine.start = start.data();
-  train_in_engine_order(examples, mine, results);
+    to_engine_order(tables_, d_, round.start + m * d_, start.data() + m * d_, round.threads);
+  round.start = start.data();
+  train_in_engine_order(examples, round, results);
   give_back(std::move(start), round.models);
 }
 
@@ -323,18 +318,18 @@ void Program::with_workers(int threads, Size batch, const std::function<void(Wor
   }
 }
 
-void Program::train_in_engine_order(const Examples& examples, const Round& round, const Results& results) {
+void Program::train_in_engine_order(const Examples& examples, Round& round, const Results& results) {
   const std::vector<Size> order = longest_first(round);
   const Size lanes = lanes_of(round);
   LaneTree tree(lanes, round.tracks ? kSparseRoots : 1, d_, table_, round.tracks, take_sums(round.tracks));
   std::atomic<Size> next{0};
   Failure failure;
-  Round watched = round;  // all stop when one fails; only the calling thread asks the caller
-  watched.interrupted = [&] {
-    return failure.happened() || (omp_get_thread_num() == 0 && round.interrupted && round.interrupted());
+  // All stop when one fails; only the calling thread asks the caller.
+  round.interrupted = [&failure, asks = std::move(round.interrupted)] {
+    return failure.happened() || (omp_get_thread_num() == 0 && asks && asks());
   };
   const auto work = [&](Worker& worker) {
-    worker.prepare(examples, watched);
+    worker.prepare(examples, round);
     for (Size lane; (lane = next++) < lanes && !failure.happened();) {
       auto sum = tree.take();
       for (Size i = lane; i < round.clients; i += lanes) {
@@ -359,7 +354,7 @@ void Program::predict(const Examples& examples, const Prediction& wanted) {
   if (tables_.empty()) return predict_in_engine_order(examples, wanted);
   Prediction mine = wanted;
   AlignedArray<float> params = take_start(1);
-  turn_in(tables_, d_, wanted.params, params.data(), wanted.threads);
+  to_engine_order(tables_, d_, wanted.params, params.data(), wanted.threads);
   mine.params = params.data();
   predict_in_engine_order(examples, mine);
   give_back(std::move(params), 1);

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "engine/layers/layer.h"
+#include "engine/layers/losses.h"
 #include "kernels/aligned.h"
 #include "kernels/client_step.h"
 
@@ -48,6 +49,12 @@ struct Optimizer {
   Size warmup;          // local steps
 };
 
+// Whether a step is x -= lr * gradient and nothing else.
+inline bool is_plain_sgd(const Optimizer& o) {
+  const ClientNumbers& n = o.numbers;
+  return o.formula == kDirectionSgd && o.step_size == kGiven && n.clip == 0 && n.weight_decay == 0 && n.prox == 0;
+}
+
 // MOON's contrast (fastfed/train/contrast.py): what goes into the program's last layer is compared with what goes into
 // it under the start model and under the client's previous one. mu 0: none.
 struct Contrast {
@@ -78,8 +85,8 @@ struct Round {
   std::function<bool()> interrupted;  // asked by the calling thread, between batches
 
   // What the program adds.
-  std::vector<bool> is_tame;  // by model: no difference of two of its numbers can be infinite
-  bool tracks;                // clients move few rows of the program's table, and nobody touches the others
+  std::vector<bool> start_is_moderate;  // by model: no difference of two of its numbers can be infinite
+  bool tracks;                          // clients move few rows of the program's table, and nobody touches the others
 };
 
 // The local steps that a client really takes: none without examples, no more than there are batches.
@@ -90,11 +97,24 @@ inline Size steps_taken(const Round& round, Size client) {
   return batches < round.steps[client] ? batches : round.steps[client];
 }
 
+// What a round tells of every client, under the names of fastfed/train/work.py: SCALARS.
+#define FF_SCALARS(DO) \
+  DO(examples)         \
+  DO(steps)            \
+  DO(first_loss)       \
+  DO(last_loss)        \
+  DO(mean_loss)        \
+  DO(delta_norm)       \
+  DO(step_size)        \
+  DO(min_cosine)
+
 // What a round leaves; `deltas` (clients, d) may be null. The weights of sparse layers lie in `delta` as in
 // Round::start, in `deltas` as in the engine, (in, out).
 struct Results {
   float *delta, *deltas;
-  double *examples, *steps, *first_loss, *last_loss, *mean_loss, *delta_norm, *step_size, *min_cosine;
+#define FF_FIELD(name) double* name;
+  FF_SCALARS(FF_FIELD)
+#undef FF_FIELD
   bool* refused;
 };
 
@@ -124,11 +144,11 @@ struct Table {
 
 class Program {
  public:
-  // `d`: the length of the packed vector; `loss`: "cross_entropy", "binary_cross_entropy" or "mse" of the last value.
-  Program(std::vector<Shape> values, std::vector<Spec> specs, int output, std::string loss, Size d);
+  // `d`: the length of the packed vector; `loss`: of the value `output`.
+  Program(std::vector<Shape> values, std::vector<Spec> specs, int output, Loss loss, Size d);
   ~Program();
 
-  void train(const Examples& examples, const Round& round, const Results& results);
+  void train(const Examples& examples, Round round, const Results& results);
   void predict(const Examples& examples, const Prediction& wanted);
 
   // A run of layers that are called together: for one example after the other, or for the whole batch.
@@ -145,7 +165,7 @@ class Program {
   const Table& table() const { return table_; }
   const std::vector<Table>& tables() const { return tables_; }
   int table_output() const { return table_output_; }
-  const std::string& loss() const { return loss_; }
+  Loss loss() const { return loss_; }
   int output() const { return output_; }
   // The value that goes into the last layer, and whether anything that is trained comes before it.
   int features() const { return layers_.back()->spec().inputs.front(); }
@@ -163,7 +183,7 @@ class Program {
   void check_params() const;
   std::unique_ptr<Worker> take_worker(Size batch);
   void give_back(std::unique_ptr<Worker> worker);
-  void train_in_engine_order(const Examples& examples, const Round& round, const Results& results);
+  void train_in_engine_order(const Examples& examples, Round& round, const Results& results);
   void predict_in_engine_order(const Examples& examples, const Prediction& wanted);
   using Failed = std::function<void(std::exception_ptr, const Worker*)>;
   void with_workers(int threads, Size batch, const std::function<void(Worker&)>& work, const Failed& failed);
@@ -174,7 +194,7 @@ class Program {
 
   std::vector<Shape> values_;
   int output_;
-  std::string loss_;
+  Loss loss_;
   Size d_;
   std::vector<std::unique_ptr<Layer>> layers_;
   std::vector<Segment> segments_;

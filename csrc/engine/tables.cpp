@@ -22,21 +22,21 @@ FF_CLONES void transpose_block(Size rows, Size cols, const float* from, Size fro
 
 }  // namespace
 
-void turn_in(const std::vector<Table>& tables, Size d, const float* packed, float* engine, int threads) {
+void to_engine_order(const std::vector<Table>& tables, Size d, const float* packed, float* engine, int threads) {
   for_gaps(tables, d, [&](Size begin, Size n) {
     for_chunks(n, threads, [&](Size at, Size count) {
       std::memcpy(engine + begin + at, packed + begin + at, std::size_t(count) * sizeof(float));
     });
   });
   for (const Table& table : tables)
-    for_tasks((table.rows + kTurned - 1) / kTurned, threads, [&](Size task, int) {
-      const Size first = task * kTurned, count = std::min(kTurned, table.rows - first);
+    for_tasks((table.rows + kTransposedRows - 1) / kTransposedRows, threads, [&](Size task, int) {
+      const Size first = task * kTransposedRows, count = std::min(kTransposedRows, table.rows - first);
       transpose_block(table.width, count, packed + table.offset + first, table.rows,
                       engine + table.offset + first * table.width, table.width);
     });
 }
 
-void turn_out(const Table& table, Size first, Size count, const float* rows, float* packed) {
+void rows_to_torch_order(const Table& table, Size first, Size count, const float* rows, float* packed) {
   transpose_block(count, table.width, rows, table.width, packed + table.offset + first, table.rows);
 }
 

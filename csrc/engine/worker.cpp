@@ -4,10 +4,8 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
-#include <string>
 
 #include "engine/layers/contrast.h"
-#include "kernels/random.h"
 #include "simd/clones.h"
 #include "simd/loops.h"
 #include "simd/simd.h"
@@ -16,9 +14,6 @@ namespace fastfed {
 namespace {
 
 enum StateVector { kM, kV, kNu, kMu, kPreviousGradient, kPreviousModel, kGradientSum, kStateVectors };
-
-// How far the rows of a table may go from a tame start, so that they are tame enough without a look at them.
-constexpr double kFarthest = 1e37;
 
 constexpr double kNothing = std::numeric_limits<double>::quiet_NaN();
 
@@ -35,14 +30,18 @@ FF_CLONES double inner(Size n, const float* __restrict a, const float* __restric
   return sum;
 }
 
-void copy(const float* from, Size n, float* to) { std::memcpy(to, from, std::size_t(n) * sizeof(float)); }
-
 }  // namespace
 
 // ---- memory --------------------------------------------------------------------------------------------------------
 
 Worker::Worker(const Program& program, Size batch)
-    : program_(program), batch_(batch), arena_(0), x_(program.d()), grads_(program.d()) {
+    : program_(program),
+      batch_(batch),
+      batches_(program, batch),
+      rows_(program),
+      arena_(0),
+      x_(program.d()),
+      grads_(program.d()) {
   const auto& values = program.values();
   const auto& layers = program.layers();
   slots_.resize(values.size());
@@ -70,25 +69,14 @@ Worker::Worker(const Program& program, Size batch)
   for (const auto& [pointer, offset] : places) *pointer = arena_.data() + offset;
   for (std::size_t v = 0; v < values.size(); ++v) slots_[v] = slots_[std::size_t(program.memory_of()[v])];
 
-  const Shape& input = values.front();
-  if (input.kind == Kind::kTokens) tokens_.resize(std::size_t(batch * input.rows));
-  rows_.resize(std::size_t(batch));
-  moved_.resize(std::size_t(program.table().rows), 0);
   for (int i = 0; i < kStateVectors; ++i) state_.emplace_back(0);
   state_sizes_.resize(kStateVectors, 0);
   frame_.slots = slots_.data();
   frame_.kept = kept_.data();
 }
 
-void Worker::look_at(const Examples& examples) {
-  examples_ = &examples;
-  frame_.sparse = examples.sparse_inputs;
-  frame_.tokens = tokens_.data();
-  frame_.rows = rows_.data();
-}
-
 void Worker::prepare(const Examples& examples, const float* params) {
-  look_at(examples);
+  batches_.prepare(examples, frame_);
   loaded_ = false;
   frame_.params = const_cast<float*>(params);  // forward passes only read it
   frame_.moved = nullptr;
@@ -96,10 +84,10 @@ void Worker::prepare(const Examples& examples, const float* params) {
 }
 
 void Worker::prepare(const Examples& examples, const Round& round) {
-  look_at(examples);
+  batches_.prepare(examples, round, frame_);
+  rows_.prepare(round.tracks, frame_);
   round_ = &round;
   loaded_ = false;
-  forget_touched();  // of a round that failed
   Size wanted[kStateVectors] = {};
   const Size d = program_.d();
   for (const Optimizer& o : round.optimizers) {
@@ -120,120 +108,8 @@ void Worker::prepare(const Examples& examples, const Round& round) {
     anchors_size_ = batch_ * program_.values()[std::size_t(program_.features())].size();
     anchors_ = AlignedArray<float>(2 * anchors_size_);
   }
-  labels_.resize(std::size_t(batch_ * examples.target_size));
-  targets_.resize(examples.target_kind == TargetKind::kFloats ? labels_.size() : 0);
-  Size most = 0;
-  for (Size c = 0; c < round.clients; ++c) most = std::max(most, round.offsets[c + 1] - round.offsets[c]);
-  if (Size(order_.size()) < most) order_.resize(std::size_t(most));
-  frame_.moved = round.tracks ? moved_.data() : nullptr;
-  frame_.groups = &groups_;
   frame_.dropout = round.dropout.data();
   frame_.round = round.round;
-}
-
-// ---- batches -------------------------------------------------------------------------------------------------------
-
-void Worker::order_of(Size epoch) {
-  if (epoch == ordered_epoch_) return;
-  const Stream stream{round_->shuffle.key0, round_->shuffle.key1, Word(epoch), round_->round};
-  const Size id = round_->ids[position_];
-  permutation(1, examples_of(), stream, &id, order_.data(), 1);
-  ordered_epoch_ = epoch;
-}
-
-// Fills rows_ with the examples of local step `step` (from 0); their number.
-Size Worker::choose_rows(Size step) {
-  const Size n = examples_of(), size = round_->batch_size;
-  const Size* mine = round_->rows + round_->offsets[position_];
-  if (round_->positions) {
-    const Size end = std::min((step + 1) * size, round_->positions[position_]);
-    for (Size p = step * size; p < end; ++p) {
-      order_of(p / n);
-      rows_[std::size_t(p - step * size)] = mine[order_[std::size_t(p % n)]];
-    }
-    epoch_ = step * size / n;
-    return end - step * size;
-  }
-  const Size per_epoch = (n + size - 1) / size;
-  epoch_ = step / per_epoch;
-  order_of(epoch_);
-  const Size begin = step % per_epoch * size, count = std::min(size, n - begin);
-  for (Size i = 0; i < count; ++i) rows_[std::size_t(i)] = mine[order_[std::size_t(begin + i)]];
-  return count;
-}
-
-void Worker::gather(Size step) {
-  frame_.batch = choose_rows(step);
-  frame_.step = Word(step);
-  gather_inputs();
-  gather_targets();
-}
-
-// Torch's (channels, pixels) to ours (pixels, channels).
-void Worker::gather_floats(Size row, Size next, float* to) const {
-  const Shape& shape = program_.values().front();
-  const float* inputs = static_cast<const float*>(examples_->inputs);
-  const float* from = inputs + row * shape.size();
-  if (shape.kind != Kind::kImage || shape.width == 1)
-    return copy_ahead(shape.size(), from, inputs + next * shape.size(), to);
-  for (Size c = 0; c < shape.width; ++c)
-    for (Size p = 0; p < shape.rows; ++p) to[p * shape.width + c] = from[c * shape.rows + p];
-}
-
-void Worker::gather_bytes(Size row, float* to) const {
-  const Shape& shape = program_.values().front();
-  const std::uint8_t* from = static_cast<const std::uint8_t*>(examples_->inputs) + row * shape.size();
-  const Size channels = shape.kind == Kind::kImage ? shape.width : 1, pixels = shape.size() / channels;
-  for (Size c = 0; c < channels; ++c) {
-    const float* value = examples_->byte_values.data() + c * 256;
-    for (Size p = 0; p < pixels; ++p) to[p * channels + c] = value[from[c * pixels + p]];
-  }
-}
-
-void Worker::gather_tokens(Size row, std::int32_t* to) const {
-  const Size length = program_.values().front().rows;
-  const Size* from = static_cast<const Size*>(examples_->inputs) + row * length;
-  for (Size t = 0; t < length; ++t) {
-    if (from[t] < 0 || from[t] >= program_.vocabulary())
-      throw std::out_of_range("token " + std::to_string(from[t]) + " is not in the model's vocabulary of " +
-                              std::to_string(program_.vocabulary()));
-    to[t] = std::int32_t(from[t]);
-  }
-}
-
-void Worker::gather_inputs() {
-  const Slot& slot = slots_.front();
-  for (Size e = 0; e < frame_.batch; ++e) {
-    const Size row = rows_[std::size_t(e)];
-    if (row < 0 || row >= examples_->count)
-      throw std::out_of_range("example row " + std::to_string(row) + " is not among the " +
-                              std::to_string(examples_->count) + " examples");
-    float* to = slot.data + e * slot.stride;
-    if (examples_->input_kind == InputKind::kFloats)
-      gather_floats(row, rows_[std::size_t(std::min(e + 1, frame_.batch - 1))], to);
-    if (examples_->input_kind == InputKind::kBytes) gather_bytes(row, to);
-    if (examples_->input_kind == InputKind::kTokens)
-      gather_tokens(row, tokens_.data() + e * program_.values().front().rows);
-  }
-}
-
-void Worker::gather_targets() {
-  const Size size = examples_->target_size;
-  for (Size e = 0; e < frame_.batch; ++e) {
-    const Size row = rows_[std::size_t(e)];
-    if (examples_->target_kind == TargetKind::kFloats)
-      copy(static_cast<const float*>(examples_->targets) + row * size, size, targets_.data() + e * size);
-    if (examples_->target_kind == TargetKind::kLabels) {
-      const Size* from = static_cast<const Size*>(examples_->targets) + row * size;
-      const Size classes = program_.values()[std::size_t(program_.output())].width;
-      for (Size t = 0; t < size; ++t) {
-        if (from[t] >= classes || (from[t] < 0 && from[t] != -100))
-          throw std::out_of_range("label " + std::to_string(from[t]) + " is not among the model's " +
-                                  std::to_string(classes) + " classes");
-        labels_[std::size_t(e * size + t)] = std::int32_t(from[t]);
-      }
-    }
-  }
 }
 
 // ---- one step ------------------------------------------------------------------------------------------------------
@@ -242,13 +118,13 @@ LossResult Worker::loss() {
   const Slot& slot = slots_[std::size_t(program_.output())];
   const Shape& shape = program_.values()[std::size_t(program_.output())];
   const Size numbers = frame_.batch * shape.size();
-  if (program_.loss() == "cross_entropy")
-    return cross_entropy(frame_.batch * shape.rows, shape.width, slot.data, labels_.data(), slot.grad);
-  if (program_.loss() == "mse") return mse(numbers, slot.data, targets_.data(), slot.grad);
-  if (examples_->target_kind == TargetKind::kSparse)
-    return binary_cross_entropy_sparse(frame_.batch, shape.width, slot.data, examples_->sparse_targets, rows_.data(),
+  if (program_.loss() == Loss::kCrossEntropy)
+    return cross_entropy(frame_.batch * shape.rows, shape.width, slot.data, batches_.labels(), slot.grad);
+  if (program_.loss() == Loss::kMse) return mse(numbers, slot.data, batches_.targets(), slot.grad);
+  if (batches_.has_sparse_targets())
+    return binary_cross_entropy_sparse(frame_.batch, shape.width, slot.data, batches_.sparse_targets(), frame_.rows,
                                        slot.grad);
-  return binary_cross_entropy_dense(numbers, slot.data, targets_.data(), slot.grad);
+  return binary_cross_entropy_dense(numbers, slot.data, batches_.targets(), slot.grad);
 }
 
 // The first `layers` layers.
@@ -262,12 +138,10 @@ void Worker::forward(std::size_t layers) {
 }
 
 void Worker::predict(const Size* rows, Size count, float* outputs) {
-  std::copy(rows, rows + count, rows_.begin());
-  frame_.batch = count;
-  gather_inputs();
+  batches_.gather(rows, count, frame_);
   forward(program_.layers().size());
   const Slot& slot = slots_[std::size_t(program_.output())];
-  copy(slot.data, count * slot.stride, outputs);
+  copy(count * slot.stride, slot.data, outputs);
 }
 
 // Forward, loss and backward of the batch at hand; the mean loss.
@@ -310,7 +184,7 @@ void Worker::find_anchors() {
   for (const float* model : {start_, previous_}) {
     frame_.params = const_cast<float*>(model);  // forward passes only read it
     forward(program_.layers().size() - 1);
-    copy(slot.data, frame_.batch * slot.stride, to);
+    copy(frame_.batch * slot.stride, slot.data, to);
     to += anchors_size_;
   }
   frame_ = before;
@@ -340,48 +214,16 @@ void Worker::apply_gathered(const Program::Segment& segment) {
   }
 }
 
-// Plain SGD. The last step's gradients of the table's rows may stay where they are until the delta is taken.
+// Plain SGD.
 double Worker::fused_step(float lr) {
   const double value = pass(x_.data(), grads_.data(), true, lr);
-  if (!round_->tracks) return value;
-  reach_ += std::fabs(double(lr)) * row_bound();
-  pending_ = true;
-  if (!(may_wait_ && step_ + 1 == steps_ && reach_ < kFarthest)) apply_rows();
+  rows_.step(frame_, may_wait_ && step_ + 1 == steps_, x_.data());
   return value;
-}
-
-// What no number of a row's gradient exceeds: the largest of the table's output, times all inputs of the batch.
-double Worker::row_bound() const {
-  double inputs = 0;
-  for (Size e = 0; e < frame_.batch; ++e) {
-    const Size* starts = frame_.sparse.starts + rows_[std::size_t(e)];
-    for (Size i = starts[0]; i < starts[1]; ++i) inputs += std::fabs(double(frame_.sparse.values[i]));
-  }
-  const Slot& slot = slots_[std::size_t(program_.table_output())];
-  return inputs * double(largest(frame_.batch * slot.stride, slot.grad));
-}
-
-// Moves the table's rows along the gradients of the batch at hand; those that move for the first time come from start.
-void Worker::apply_rows() {
-  const Table& table = program_.table();
-  for (Size row : groups_.touched()) {
-    const Size begin = table.offset + row * table.width;
-    groups_.take(row, table.width, frame_.workspace);
-    if (!moved_[std::size_t(row)]) {
-      moved_[std::size_t(row)] = 1;
-      touched_.push_back(std::int32_t(row));
-      copy(start_ + begin, table.width, x_.data() + begin);
-    }
-    add_scaled(table.width, -frame_.lr, frame_.workspace, x_.data() + begin);
-  }
-  pending_ = false;
 }
 
 // Whether this optimizer's update can go straight into the weights, so that no gradient is stored.
 bool Worker::fuses(const Optimizer& o) const {
-  const ClientNumbers& n = o.numbers;
-  return o.formula == kDirectionSgd && o.step_size == kGiven && n.clip == 0 && n.weight_decay == 0 && n.prox == 0 &&
-         !round_->corrections && !round_->measure_cosine && !program_.shares_params();
+  return is_plain_sgd(o) && !round_->corrections && !round_->measure_cosine && !program_.shares_params();
 }
 
 double Worker::learning_rate(const Optimizer& o, Size step) const {
@@ -394,7 +236,7 @@ double Worker::learning_rate(const Optimizer& o, Size step) const {
 void Worker::measure_cosine(Size step) {
   const Size d = program_.d();
   float* sum = state_[kGradientSum].data();
-  if (step == 0) return copy(grads_.data(), d, sum);
+  if (step == 0) return copy(d, grads_.data(), sum);
   if (round_->cosine_includes_step) add_to(d, grads_.data(), sum);
   const double product = inner(d, sum, grads_.data());
   const double lengths = std::sqrt(inner(d, sum, sum)) * std::sqrt(inner(d, grads_.data(), grads_.data()));
@@ -409,7 +251,7 @@ const float* Worker::correction_of() const {
 
 void Worker::rule_step(const Optimizer& o, double lr, double loss_value) {
   const auto vector = [&](StateVector which, bool used) { return used ? state_[which].data() : nullptr; };
-  const std::int64_t epoch = epoch_ + 1;
+  const std::int64_t epoch = batches_.epoch() + 1;
   ClientVectors<float> vectors{1,
                                program_.d(),
                                o.layout.mu_size,
@@ -456,7 +298,7 @@ double Worker::take_step(const Optimizer& o, Size step) {
   if (o.same_batch && step > 0) previous_gradient(o);
   const double value = pass(x_.data(), grads_.data(), false, 0.0f);
   if (round_->measure_cosine) measure_cosine(step);
-  if (o.same_batch) copy(x_.data(), program_.d(), state_[kPreviousModel].data());
+  if (o.same_batch) copy(program_.d(), x_.data(), state_[kPreviousModel].data());
   if (o.step_size == kGiven) lr_state_ = lr;
   rule_step(o, lr, value);
   return value;
@@ -466,10 +308,10 @@ double Worker::take_step(const Optimizer& o, Size step) {
 
 void Worker::reset_state(const Optimizer& o) {
   const Size d = program_.d();
-  if (o.m) copy(o.m, d, state_[kM].data());
-  if (o.v) copy(o.v, d, state_[kV].data());
-  if (o.nu) copy(o.nu, d, state_[kNu].data());
-  if (o.mu) copy(o.mu, o.layout.mu_size, state_[kMu].data());
+  if (o.m) copy(d, o.m, state_[kM].data());
+  if (o.v) copy(d, o.v, state_[kV].data());
+  if (o.nu) copy(d, o.nu, state_[kNu].data());
+  if (o.mu) copy(o.layout.mu_size, o.mu, state_[kMu].data());
   if (o.keeps_gradient) std::memset(state_[kPreviousGradient].data(), 0, std::size_t(d) * sizeof(float));
   steps_done_ = refreshes_ = 0;
   lr_state_ = theta_ = move_ = 0;
@@ -479,7 +321,7 @@ void Worker::reset_state(const Optimizer& o) {
 void Worker::begin(Size position) {
   position_ = position;
   step_ = 0;
-  ordered_epoch_ = -1;
+  batches_.begin(position);
   frame_.client = Word(round_->ids[position]);
   const float* start = round_->start + model_of(position) * program_.d();
   const bool is_there = loaded_ && start == start_;  // it was brought back
@@ -488,70 +330,42 @@ void Worker::begin(Size position) {
   previous_ = own < 0 ? nullptr : round_->contrast.previous + own * program_.d();
   if (!is_there) restore();
   loaded_ = true;
-  groups_.start(program_.table().rows);
-  pending_ = false;
-  reach_ = 0;
+  rows_.begin();
   reset_state(round_->optimizers[std::size_t(round_->rule ? round_->rule[position] : 0)]);
-}
-
-// work(begin, n) for every run of x that may differ from start.
-template <class Work> void Worker::for_moved(Work work) const {
-  for_dense(work);
-  const Table& table = program_.table();
-  for (std::int32_t row : touched_) work(table.offset + row * table.width, table.width);
-}
-
-// Of that what is not in the tracked table.
-template <class Work> void Worker::for_dense(Work work) const {
-  if (!round_->tracks) return work(Size(0), program_.d());
-  const Table& table = program_.table();
-  work(Size(0), table.offset);
-  work(table.end(), program_.d() - table.end());
 }
 
 double Worker::delta_squares() const {
   const auto squares = blocks<float>().change_squares;
   double sum = 0;
-  for_moved([&](Size begin, Size n) { sum += squares(n, x_.data() + begin, start_ + begin); });
+  rows_.for_moved([&](Size begin, Size n) { sum += squares(n, x_.data() + begin, start_ + begin); });
   return sum;
 }
 
 void Worker::copy_delta(float* to) const {
   if (round_->tracks) std::fill(to, to + program_.d(), 0.0f);
-  for_moved([&](Size begin, Size n) {
+  rows_.for_moved([&](Size begin, Size n) {
     for (Size i = begin; i < begin + n; ++i) to[i] = x_.data()[i] - start_[i];
   });
 }
 
 void Worker::restore() {
-  for_dense([&](Size begin, Size n) { copy(start_ + begin, n, x_.data() + begin); });
-}
-
-void Worker::forget_touched() {
-  for (std::int32_t row : touched_) moved_[std::size_t(row)] = 0;
-  touched_.clear();
+  rows_.for_dense([&](Size begin, Size n) { copy(n, start_ + begin, x_.data() + begin); });
 }
 
 // Whether no number of the delta can be infinite.
-bool Worker::is_tame() const {
-  bool tame = round_->is_tame[std::size_t(model_of(position_))];
-  const auto look = [&](Size begin, Size n) { tame = tame && are_tame(n, x_.data() + begin); };
-  if (pending_)
-    for_dense(look);  // reach_ speaks for the table
-  else
-    for_moved(look);
-  return tame;
+bool Worker::is_moderate() const {
+  bool moderate = round_->start_is_moderate[std::size_t(model_of(position_))];
+  const auto look = [&](Size begin, Size n) { moderate = moderate && are_moderate(n, x_.data() + begin); };
+  rows_.pending() ? rows_.for_dense(look) : rows_.for_moved(look);
+  return moderate;
 }
 
 // Adds the client's delta to the sum, unless it is not finite, and brings x back to start; the delta's squares.
 double Worker::hand_over(double weight, DeltaSum& sum) {
   const double scale = round_->divide_by_steps ? 1.0 / double(step_) : 1.0;
-  const auto add = [&](double factor) {
-    return sum.add(float(factor), x_.data(), start_,
-                   {touched_, moved_.data(), pending_ ? &groups_ : nullptr, -frame_.lr, frame_.workspace});
-  };
-  if (round_->clip == 0 && is_tame()) return add(weight * scale);  // the usual case, in one pass
-  if (pending_) apply_rows();
+  const auto add = [&](double factor) { return sum.add(float(factor), x_.data(), start_, rows_.moves(frame_)); };
+  if (round_->clip == 0 && is_moderate()) return add(weight * scale);  // the usual case, in one pass
+  if (rows_.pending()) rows_.apply(frame_, x_.data());
   const double squares = delta_squares();
   if (!std::isfinite(squares)) {
     restore();
@@ -569,7 +383,7 @@ void Worker::train(Size position, double weight, const Results& r, DeltaSum& sum
   const Optimizer& optimizer = round_->optimizers[std::size_t(round_->rule ? round_->rule[position] : 0)];
   double first = kNothing, last = kNothing, total = 0;
   for (; step_ < steps_; ++step_) {
-    gather(step_);
+    batches_.gather(step_, frame_);
     if (round_->interrupted()) throw Interrupted();
     last = take_step(optimizer, step_);
     if (step_ == 0) first = last;
@@ -578,7 +392,7 @@ void Worker::train(Size position, double weight, const Results& r, DeltaSum& sum
   const bool moved = step_ > 0;
   if (r.deltas) copy_delta(r.deltas + position * program_.d());
   const double squares = moved ? hand_over(weight, sum) : 0.0;
-  r.examples[position] = double(examples_of());
+  r.examples[position] = double(batches_.client_examples());
   r.steps[position] = double(step_);
   r.first_loss[position] = first;
   r.last_loss[position] = last;
@@ -587,7 +401,7 @@ void Worker::train(Size position, double weight, const Results& r, DeltaSum& sum
   r.step_size[position] = moved ? lr_state_ : kNothing;
   r.min_cosine[position] = min_cosine_;
   r.refused[position] = !std::isfinite(squares);
-  forget_touched();
+  rows_.forget();
 }
 
 }  // namespace fastfed

@@ -3,10 +3,11 @@
 
 #include <vector>
 
+#include "engine/batches.h"
 #include "engine/lanes.h"
 #include "engine/layers/losses.h"
-#include "engine/layers/row_groups.h"
 #include "engine/program.h"
+#include "engine/rows.h"
 #include "kernels/aligned.h"
 
 namespace fastfed {
@@ -31,23 +32,10 @@ class Worker {
   Size local_step() const { return step_; }
 
  private:
-  // batches
-  Size examples_of() const { return round_->offsets[position_ + 1] - round_->offsets[position_]; }
-  void gather(Size step);
-  void order_of(Size epoch);
-  Size choose_rows(Size step);
-  void gather_inputs();
-  void gather_floats(Size row, Size next, float* to) const;
-  void gather_bytes(Size row, float* to) const;
-  void gather_tokens(Size row, std::int32_t* to) const;
-  void gather_targets();
-
   // one step
-  void look_at(const Examples& examples);
   void forward(std::size_t layers);
   double pass(float* params, float* grads, bool fused, float lr);
   double fused_step(float lr);
-  double row_bound() const;
   LossResult loss();
   double backward(bool fused);
   void find_anchors();
@@ -67,18 +55,15 @@ class Worker {
   void reset_state(const Optimizer& optimizer);
   double delta_squares() const;
   double hand_over(double weight, DeltaSum& sum);
-  bool is_tame() const;
+  bool is_moderate() const;
   void copy_delta(float* to) const;
   void restore();
-  void apply_rows();
-  void forget_touched();
-  template <class Work> void for_moved(Work work) const;
-  template <class Work> void for_dense(Work work) const;
 
   const Program& program_;
   Size batch_;
-  const Examples* examples_ = nullptr;
   const Round* round_ = nullptr;
+  Batches batches_;
+  TrackedRows rows_;
 
   // memory sized once
   AlignedArray<float> arena_;
@@ -87,28 +72,18 @@ class Worker {
   AlignedArray<float> x_, grads_;
   std::vector<AlignedArray<float>> state_;  // m, v, nu, mu, previous gradient, previous model, sum of gradients
   std::vector<Size> state_sizes_;
-  std::vector<std::int32_t> tokens_, labels_;
-  std::vector<float> targets_;
-  std::vector<Size> rows_, order_;
   AlignedArray<float> anchors_;  // the batch's features under the start model and under the previous one
   Size anchors_size_ = 0;
   Frame frame_{};
 
   // the client at work
-  Size position_ = 0, step_ = 0, steps_ = 0, epoch_ = 0, ordered_epoch_ = -1;
+  Size position_ = 0, step_ = 0, steps_ = 0;
+  bool may_wait_ = false;  // the gradients of its last step may wait in rows_
   const float* start_ = nullptr;
   const float* previous_ = nullptr;  // the model of the client's last round, where the round compares with it
   bool loaded_ = false;
   std::int64_t steps_done_ = 0, refreshes_ = 0;
   double lr_state_ = 0, theta_ = 0, move_ = 0, min_cosine_ = 0;
-
-  // where the rows of the table are tracked
-  RowGroups groups_;                   // gradients of the batch at hand
-  std::vector<std::int32_t> touched_;  // rows that x holds
-  std::vector<std::uint8_t> moved_;    // by row: whether it is one of them
-  bool pending_ = false;               // the last step's gradients are still in groups_
-  bool may_wait_ = false;              // they may be left there
-  double reach_ = 0;                   // no row went farther from start
 };
 
 }  // namespace fastfed

@@ -6,11 +6,11 @@
 
 namespace fastfed {
 
-FF_CLONES bool are_tame(std::int64_t n, const float* x) {
+FF_CLONES bool are_moderate(std::int64_t n, const float* x) {
   constexpr float kLimit = 1e38f;
-  int wild = 0;
-  for (std::int64_t i = 0; i < n; ++i) wild |= !(x[i] < kLimit && x[i] > -kLimit);  // NaN is wild
-  return wild == 0;
+  int beyond = 0;
+  for (std::int64_t i = 0; i < n; ++i) beyond |= !(x[i] < kLimit && x[i] > -kLimit);  // so is NaN
+  return beyond == 0;
 }
 
 FF_CLONES float largest(std::int64_t n, const float* x) {

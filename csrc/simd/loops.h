@@ -2,13 +2,18 @@
 #pragma once
 
 #include <cstdint>
+#include <cstring>
 
 namespace fastfed {
 
-// Whether all numbers are far from the largest float, so that no difference of two can be infinite.
-bool are_tame(std::int64_t n, const float* x);
+// Whether all magnitudes are moderate: far from the largest float, so that no difference of two can be infinite.
+bool are_moderate(std::int64_t n, const float* x);
 // The largest magnitude, and NaN if there is one.
 float largest(std::int64_t n, const float* x);
+// to = from
+inline void copy(std::int64_t n, const float* from, float* to) {
+  std::memcpy(to, from, std::size_t(n) * sizeof(float));
+}
 // to = from, while as much from `next` on is fetched into the cache: rows that lie anywhere, one after the other
 void copy_ahead(std::int64_t n, const float* from, const float* next, float* to);
 // to += from

@@ -238,6 +238,6 @@ std::unique_ptr<Layer> make_convolution(Spec spec) {
 
 }  // namespace
 
-void enter_convolution_layers(LayerTable& table) { table["conv2d"] = make_convolution; }
+void enter_convolution_layers(LayerTable& table) { table[Op::kConv2d] = make_convolution; }
 
 }  // namespace fastfed

@@ -1,6 +1,5 @@
 // Layers without parameters: curves, sums, dropout, and changes of a value's kind.
 #include <algorithm>
-#include <cstring>
 
 #include "curves.h"
 #include "engine/layers/layer.h"
@@ -11,8 +10,6 @@
 
 namespace fastfed {
 namespace {
-
-void copy(Size n, const float* from, float* to) { std::memcpy(to, from, std::size_t(n) * sizeof(float)); }
 
 void pass_on(Size n, const float* from, float* to, bool add) { add ? add_to(n, from, to) : copy(n, from, to); }
 
@@ -292,16 +289,16 @@ class Dropout : public Layer {
 }  // namespace
 
 void enter_elementwise_layers(LayerTable& table) {
-  table["relu"] = make<ReluLayer>;
-  table["gelu"] = make_gelu;
-  table["sigmoid"] = make<Pointwise<Sigmoid>>;
-  table["tanh"] = make<Pointwise<Tanh>>;
-  table["silu"] = make<Pointwise<Silu>>;
-  table["add"] = make<Add>;
-  table["dropout"] = make<Dropout>;
-  table["flatten"] = make<Flatten>;
-  table["image"] = make<Image>;
-  table["select"] = make<Select>;
+  table[Op::kRelu] = make<ReluLayer>;
+  table[Op::kGelu] = make_gelu;
+  table[Op::kSigmoid] = make<Pointwise<Sigmoid>>;
+  table[Op::kTanh] = make<Pointwise<Tanh>>;
+  table[Op::kSilu] = make<Pointwise<Silu>>;
+  table[Op::kAdd] = make<Add>;
+  table[Op::kDropout] = make<Dropout>;
+  table[Op::kFlatten] = make<Flatten>;
+  table[Op::kImage] = make<Image>;
+  table[Op::kSelect] = make<Select>;
 }
 
 }  // namespace fastfed

@@ -4,6 +4,10 @@
 namespace fastfed {
 namespace {
 
+#define FF_NAME(name, Number) #name,
+constexpr const char* kNames[] = {FF_OPS(FF_NAME)};
+#undef FF_NAME
+
 LayerTable all_layers() {
   LayerTable table;
   enter_dense_layers(table);
@@ -18,11 +22,19 @@ LayerTable all_layers() {
 
 }  // namespace
 
+Op op_of(const std::string& name) {
+  for (int op = 0; op < int(Op::kCount); ++op)
+    if (name == kNames[op]) return Op(op);
+  throw std::invalid_argument("program: has no layer '" + name + "'");
+}
+
+const char* name_of(Op op) { return kNames[int(op)]; }
+
 std::unique_ptr<Layer> make_layer(Spec spec) {
   static const LayerTable table = all_layers();
-  const auto found = table.find(spec.op);
-  if (found == table.end()) throw std::invalid_argument("program: has no layer '" + spec.op + "'");
-  return found->second(std::move(spec));
+  const LayerMaker maker = table[spec.op];
+  if (!maker) throw std::logic_error(std::string("program: nobody has entered the layer '") + name_of(spec.op) + "'");
+  return maker(std::move(spec));
 }
 
 }  // namespace fastfed

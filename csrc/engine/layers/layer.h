@@ -25,9 +25,39 @@ struct Shape {
   Size size() const { return rows * width; }
 };
 
+// Every layer that there is, under the name that the tracer has for it (fastfed/program).
+#define FF_OPS(DO)                        \
+  DO(linear, kLinear)                     \
+  DO(conv2d, kConv2d)                     \
+  DO(max_pool, kMaxPool)                  \
+  DO(adaptive_max_pool, kAdaptiveMaxPool) \
+  DO(avg_pool, kAvgPool)                  \
+  DO(adaptive_avg_pool, kAdaptiveAvgPool) \
+  DO(relu, kRelu)                         \
+  DO(gelu, kGelu)                         \
+  DO(sigmoid, kSigmoid)                   \
+  DO(tanh, kTanh)                         \
+  DO(silu, kSilu)                         \
+  DO(add, kAdd)                           \
+  DO(dropout, kDropout)                   \
+  DO(flatten, kFlatten)                   \
+  DO(image, kImage)                       \
+  DO(select, kSelect)                     \
+  DO(group_norm, kGroupNorm)              \
+  DO(layer_norm, kLayerNorm)              \
+  DO(embedding, kEmbedding)               \
+  DO(lstm, kLstm)                         \
+  DO(sparse_linear, kSparseLinear)
+#define FF_ENTRY(name, Number) Number,
+enum class Op { FF_OPS(FF_ENTRY) kCount };
+#undef FF_ENTRY
+
+Op op_of(const std::string& name);  // std::invalid_argument if there is no such layer
+const char* name_of(Op op);
+
 // What the tracer says of a layer (fastfed/program), and what the program adds to it.
 struct Spec {
-  std::string op;
+  Op op;
   std::vector<int> inputs;
   int output;
   std::vector<Size> params;  // offsets in the packed vector; -1: absent
@@ -45,7 +75,7 @@ struct Spec {
 
   double setting(const std::string& name) const {
     const auto found = settings.find(name);
-    if (found == settings.end()) throw std::invalid_argument(op + ": lacks the setting " + name);
+    if (found == settings.end()) throw std::invalid_argument(name_of(op) + (": lacks the setting " + name));
     return found->second;
   }
   Size whole(const std::string& name) const { return Size(setting(name)); }
@@ -166,14 +196,18 @@ inline void pour(const Sink& sink, Size n, const float* value) {
     for (Size i = 0; i < n; ++i) sink.to[i] += sink.alpha * value[i];
 }
 
-// Makes the layer of a spec; std::invalid_argument if there is no such op.
+// Makes the layer of a spec.
 std::unique_ptr<Layer> make_layer(Spec spec);
 
 using LayerMaker = std::unique_ptr<Layer> (*)(Spec);
 template <class L> std::unique_ptr<Layer> make(Spec spec) { return std::make_unique<L>(std::move(spec)); }
 
-// Each file of layers says which ops it has.
-using LayerTable = std::map<std::string, LayerMaker>;
+// Each file of layers enters the ones that it has.
+struct LayerTable {
+  LayerMaker& operator[](Op op) { return makers[int(op)]; }
+  LayerMaker operator[](Op op) const { return makers[int(op)]; }
+  LayerMaker makers[int(Op::kCount)] = {};
+};
 void enter_dense_layers(LayerTable& table);
 void enter_convolution_layers(LayerTable& table);
 void enter_pooling_layers(LayerTable& table);

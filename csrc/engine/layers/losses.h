@@ -5,6 +5,8 @@
 
 namespace fastfed {
 
+enum class Loss { kCrossEntropy, kBinaryCrossEntropy, kMse };
+
 // A batch's loss is the mean of what is counted; 0 if nothing is.
 struct LossResult {
   double sum;

@@ -278,8 +278,8 @@ class LayerNorm : public Layer {
 }  // namespace
 
 void enter_norm_layers(LayerTable& table) {
-  table["group_norm"] = make<GroupNorm>;
-  table["layer_norm"] = make<LayerNorm>;
+  table[Op::kGroupNorm] = make<GroupNorm>;
+  table[Op::kLayerNorm] = make<LayerNorm>;
 }
 
 }  // namespace fastfed

@@ -133,8 +133,8 @@ class AveragePool : public Pool {
 }  // namespace
 
 void enter_pooling_layers(LayerTable& table) {
-  table["max_pool"] = table["adaptive_max_pool"] = make<MaxPool>;
-  table["avg_pool"] = table["adaptive_avg_pool"] = make<AveragePool>;
+  table[Op::kMaxPool] = table[Op::kAdaptiveMaxPool] = make<MaxPool>;
+  table[Op::kAvgPool] = table[Op::kAdaptiveAvgPool] = make<AveragePool>;
 }
 
 }  // namespace fastfed

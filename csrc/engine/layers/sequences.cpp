@@ -1,6 +1,5 @@
 // Layers of sequences: embedding and LSTM.
 #include <algorithm>
-#include <cstring>
 
 #include "curves.h"
 #include "engine/layers/layer.h"
@@ -9,12 +8,11 @@
 #include "engine/layers/transpose.h"
 #include "kernels/aligned.h"
 #include "simd/clones.h"
+#include "simd/loops.h"
 #include "simd/products.h"
 
 namespace fastfed {
 namespace {
-
-void copy(Size n, const float* from, float* to) { std::memcpy(to, from, std::size_t(n) * sizeof(float)); }
 
 // ---- embedding -----------------------------------------------------------------------------------------------------
 
@@ -239,8 +237,8 @@ class Lstm : public Layer {
 }  // namespace
 
 void enter_sequence_layers(LayerTable& table) {
-  table["embedding"] = make<Embedding>;
-  table["lstm"] = make<Lstm>;
+  table[Op::kEmbedding] = make<Embedding>;
+  table[Op::kLstm] = make<Lstm>;
 }
 
 }  // namespace fastfed

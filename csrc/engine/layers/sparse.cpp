@@ -70,6 +70,6 @@ class SparseLinear : public Layer {
 
 }  // namespace
 
-void enter_sparse_layers(LayerTable& table) { table["sparse_linear"] = make<SparseLinear>; }
+void enter_sparse_layers(LayerTable& table) { table[Op::kSparseLinear] = make<SparseLinear>; }
 
 }  // namespace fastfed
