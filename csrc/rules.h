@@ -55,8 +55,20 @@ template <class T> FF_FN T change(T g, T g_prev) { return g - g_prev; }
 
 // ---- server rules --------------------------------------------------------------------------------------------------
 
+// What a server formula reads beside its vectors, in the order of kernels/table.py: ServerScalars.
+#define FF_SERVER_NUMBERS(DO) \
+  DO(lr)                      \
+  DO(beta1)                   \
+  DO(gain1)                   \
+  DO(beta2)                   \
+  DO(gain2)                   \
+  DO(tau)                     \
+  DO(root_eps)                \
+  DO(root_scale)
 template <class T> struct ServerNumbers {
-  T lr, beta1, gain1, beta2, gain2, tau, root_eps, root_scale;
+#define FF_FIELD(name) T name;
+  FF_SERVER_NUMBERS(FF_FIELD)
+#undef FF_FIELD
 };
 
 // x and the moments of one coordinate after one step along the aggregated delta. OfDelta: the second moment follows the

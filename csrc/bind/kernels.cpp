@@ -98,21 +98,14 @@ std::int64_t plain_deltas(py::handle deltas, py::handle weights) {
 
 // ---- server --------------------------------------------------------------------------------------------------------
 
-// kernels/table.py: ServerNumbers
-template <class T> ServerNumbers<T> server_numbers(const py::tuple& n) {
-  FF_REQUIRE(n.size() == 10, "numbers", "ServerNumbers");
-  return {T(number(n, 0)), T(number(n, 1)), T(number(n, 2)), T(number(n, 3)),
-          T(number(n, 4)), T(number(n, 5)), T(number(n, 6)), T(number(n, 7))};
-}
-bool follows_delta(const py::tuple& n) { return number(n, 8) != 0; }
-
 // m may be absent where beta1 is 0: it would equal the delta.
 ServerFormula server_formula(int formula, py::handle m, py::handle v, py::handle vmax, const py::tuple& n) {
   FF_REQUIRE(formula >= 0 && formula < kServerFormulas, "formula", "a ServerFormula");
   const ServerTraits& rule = kServerTraits[formula];
   FF_REQUIRE(!v.is_none() == rule.has_v, "v", "given exactly where the rule has it");
   FF_REQUIRE(!vmax.is_none() == rule.has_vmax, "vmax", "given exactly where the rule has it");
-  FF_REQUIRE(!m.is_none() || !rule.has_m || server_numbers<double>(n).beta1 == 0, "m", "given unless beta1 is 0");
+  FF_REQUIRE(!m.is_none() || !rule.has_m || server_numbers<double>(n).numbers.beta1 == 0, "m",
+             "given unless beta1 is 0");
   return ServerFormula(formula);
 }
 
@@ -128,11 +121,10 @@ void typed_server_step(ServerFormula formula, const at::Tensor& x, const at::Ten
   FF_REQUIRE(delta.numel() == x.numel(), "delta", "as long as x");
   const ServerVectors<T> vectors = server_vectors<T>(x, m, v, vmax);
   const DeltaType type = delta_type(delta, kDtype<T>);
-  const ServerNumbers<T> numbers = server_numbers<T>(n);
-  const bool of_delta = follows_delta(n);
+  const ServerStepNumbers<T> k = server_numbers<T>(n);
   const void* along = delta.data_ptr();
   py::gil_scoped_release release;
-  server_step<T>(formula, vectors, along, type, of_delta, numbers, threads());
+  server_step<T>(formula, vectors, along, type, k.of_delta, k.numbers, threads());
 }
 
 void bind_server_step(int formula, py::handle x, py::handle delta, py::handle m, py::handle v, py::handle vmax,
@@ -156,10 +148,9 @@ void typed_aggregate_step(ServerFormula formula, const at::Tensor& x, const at::
                           py::handle m, py::handle v, py::handle vmax, const py::tuple& n) {
   const ServerVectors<T> vectors = server_vectors<T>(x, m, v, vmax);
   const Deltas<T> from = deltas_of<T>(deltas, weights, x.numel());
-  const ServerNumbers<T> numbers = server_numbers<T>(n);
-  const bool of_delta = follows_delta(n);
+  const ServerStepNumbers<T> k = server_numbers<T>(n);
   py::gil_scoped_release release;
-  aggregate_step<T>(formula, vectors, from, of_delta, numbers, threads());
+  aggregate_step<T>(formula, vectors, from, k.of_delta, k.numbers, threads());
 }
 
 void bind_aggregate_step(int formula, py::handle x, py::handle deltas, py::handle weights, py::handle m, py::handle v,
@@ -211,8 +202,8 @@ void require_state(const ClientArguments& a) {
   FF_REQUIRE(a.formula >= 0 && a.formula < kDirections, "formula", "a DirectionFormula");
   const DirectionTraits& direction = kDirectionTraits[a.formula];
   const bool second_moment = direction.has_v, covered = a.cover != kNoCover;
-  FF_REQUIRE(a.cover >= 0 && a.cover <= kCoverI && (second_moment || !covered), "cover", "a CoverForm that fits");
-  FF_REQUIRE(a.step_size >= 0 && a.step_size <= kSps && (a.step_size == kGiven || a.formula == kDirectionSgd),
+  FF_REQUIRE(a.cover >= 0 && a.cover < kCovers && (second_moment || !covered), "cover", "a CoverForm that fits");
+  FF_REQUIRE(a.step_size >= 0 && a.step_size < kStepSizes && (a.step_size == kGiven || a.formula == kDirectionSgd),
              "step_size", "a StepSizeRule that fits");
   FF_REQUIRE(!a.m.is_none() || !direction.has_m, "m", "given");
   FF_REQUIRE(!second_moment || covered || !a.v.is_none(), "v", "given");
@@ -406,6 +397,10 @@ template <class Traits, std::size_t N> std::vector<std::string> names_of(const T
 }
 std::vector<std::string> server_formulas() { return names_of(kServerTraits); }
 std::vector<std::string> directions() { return names_of(kDirectionTraits); }
+#define FF_NAME(name, Number) #name,
+std::vector<std::string> step_sizes() { return {FF_STEP_SIZES(FF_NAME)}; }
+std::vector<std::string> covers() { return {FF_COVERS(FF_NAME)}; }
+#undef FF_NAME
 
 py::dict build_info() {
   py::dict info;
@@ -445,6 +440,10 @@ PYBIND11_MODULE(_core, module) {
   module.def("stream_probe", bind_stream_probe);
   module.def("server_formulas", server_formulas);
   module.def("directions", directions);
+  module.def("step_sizes", step_sizes);
+  module.def("covers", covers);
+  module.def("server_numbers", [] { return kServerNumberNames; });
+  module.def("client_numbers", [] { return kClientNumberNames; });
   module.def("build_info", build_info);
   bind_program(module);
 }

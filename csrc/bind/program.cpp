@@ -108,8 +108,11 @@ Optimizer optimizer_of(const py::dict& given, Size d) {
   const int formula = given["formula"].cast<int>();
   FF_REQUIRE(formula >= 0 && formula < kDirections, "formula", "a DirectionFormula");
   o.formula = DirectionFormula(formula);
-  o.cover = CoverForm(given["cover"].cast<int>());
-  o.step_size = StepSizeRule(given["step_size"].cast<int>());
+  const int cover = given["cover"].cast<int>(), step_size = given["step_size"].cast<int>();
+  FF_REQUIRE(cover >= 0 && cover < kCovers, "cover", "a CoverForm");
+  FF_REQUIRE(step_size >= 0 && step_size < kStepSizes, "step_size", "a StepSizeRule");
+  o.cover = CoverForm(cover);
+  o.step_size = StepSizeRule(step_size);
   o.numbers = client_numbers(given["numbers"]);
   const py::dict state = given["state"];
   const auto vector = [&](const char* name) -> const float* {

@@ -8,17 +8,46 @@
 
 namespace fastfed {
 
-enum StepSizeRule { kGiven, kDeltaSgd, kSps };
-enum CoverForm { kNoCover, kCoverII, kCoverI };
+// Step sizes and covers under the names that kernels/table.py has for them.
+#define FF_STEP_SIZES(DO)  \
+  DO(given, kGiven)        \
+  DO(delta_sgd, kDeltaSgd) \
+  DO(sps, kSps)
+#define FF_COVERS(DO) \
+  DO(none, kNoCover)  \
+  DO(II, kCoverII)    \
+  DO(I, kCoverI)
+#define FF_ENTRY(name, Number) Number,
+enum StepSizeRule { FF_STEP_SIZES(FF_ENTRY) kStepSizes };
+enum CoverForm { FF_COVERS(FF_ENTRY) kCovers };
+#undef FF_ENTRY
 
-// What all clients of a step share (kernels/table.py: ClientNumbers).
+// What all clients of a step share, in the order of kernels/table.py: ClientNumbers.
+#define FF_CLIENT_NUMBERS(DO)    \
+  DO(double, lr)                 \
+  DO(double, beta1)              \
+  DO(double, gain1)              \
+  DO(double, beta2)              \
+  DO(double, gain2)              \
+  DO(double, eps)                \
+  DO(double, root_eps)           \
+  DO(std::int64_t, delay)        \
+  DO(double, floor)              \
+  DO(double, weight_decay)       \
+  DO(double, prox)               \
+  DO(double, clip) /* 0: none */ \
+  DO(double, gamma)              \
+  DO(double, delta)              \
+  DO(double, theta)              \
+  DO(bool, grow_first)           \
+  DO(double, lr_eps)             \
+  DO(double, c)                  \
+  DO(double, f_star)             \
+  DO(double, lr_max)
 struct ClientNumbers {
-  double lr, beta1, gain1, beta2, gain2, eps, root_eps;
-  std::int64_t delay;
-  double floor, weight_decay, prox, clip;  // clip 0: none
-  double gamma, delta, theta;
-  bool grow_first;
-  double lr_eps, c, f_star, lr_max;
+#define FF_FIELD(Type, name) Type name;
+  FF_CLIENT_NUMBERS(FF_FIELD)
+#undef FF_FIELD
 };
 
 // Rows of d elements, one per client. Pointers are null where the rule or the call does without; a shared anchor or
