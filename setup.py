@@ -15,9 +15,10 @@ from setuptools import Extension, find_packages, setup
 from setuptools.command.build_ext import build_ext
 
 ROOT = Path(__file__).parent
+NATIVE = ("bind", "engine", "kernels", "simd")  # the parts of csrc/ that the extension is made of
 IS_X86 = platform.machine().lower() in ("x86_64", "amd64")
 
-# One SIMD level per file, chosen at run time; csrc/cpu/simd.h lists them. Rounding is the same at every level:
+# One SIMD level per file, chosen at run time; csrc/simd/simd.h lists them. Rounding is the same at every level:
 # contraction into fused multiply-adds is off, so that the bits do not depend on the compiler's mood.
 SIMD_FLAGS = {
     "blocks_avx2.cpp": ["-mavx2", "-mf16c"],
@@ -66,8 +67,8 @@ def torch_paths() -> tuple[list[str], list[str], int]:
 
 def extension() -> Extension:
     includes, libraries, abi = torch_paths()
-    files = [*(ROOT / "csrc").glob("*.cpp"), *(ROOT / "csrc" / "cpu").rglob("*.cpp")]
-    sources = sorted(str(p.relative_to(ROOT)) for p in files)
+    files = [file for place in NATIVE for file in (ROOT / "csrc" / place).rglob("*.cpp")]
+    sources = sorted(str(file.relative_to(ROOT)) for file in files)
     if not IS_X86:
         sources = [source for source in sources if not Path(source).stem.endswith(("_avx2", "_avx512"))]
     return Extension(
@@ -127,7 +128,7 @@ setup(
     package_dir={"": "."},
     package_data={
         "fastfed": ["py.typed", "*.pyi"],
-        "fastfed.csrc": ["*.h", "cpu/**/*.h", "cuda/*"],
+        "fastfed.csrc": ["**/*.h", "cuda/*"],
         "fastfed.data": ["embedded/*"],
         "fastfed.app.report": ["page.*"],
     },

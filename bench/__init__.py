@@ -1,1 +1,1 @@
-"""Benchmarks, peers included: one file per concern, run by `fastfed bench`."""
+"""Benchmarks, peers included: one folder for what is timed; modules beside them are commands of their own."""

@@ -26,11 +26,11 @@ from ..kernels.registry import interpreting
 from ..packing import Packing
 from ..train.device.engine import terms_of
 from ..train.device.lanes import LANES, outcome
-from .device_host import COHORTS, allocations, launch_row, launch_table, launches_of, seconds_of_rooms
-from .device_kernels import LAYER_CASES, compiled, kernel_rows, kernel_table
-from .device_rounds import CASES, round_of, steps_of
-from .stubbed import as_on_a_card
-from .workloads import WORKLOADS
+from .device.host import COHORTS, allocations, launch_row, launch_table, launches_of, seconds_of_rooms
+from .device.kernels import LAYER_CASES, compiled, kernel_rows, kernel_table
+from .device.rounds import CASES, round_of, steps_of
+from .device.stubbed import as_on_a_card
+from .rounds.workloads import WORKLOADS
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 

@@ -22,7 +22,7 @@ from rich.table import Table
 from ..app.doctor import machine
 from ..fleet import Fleet, Windows
 from ..plan.events import EventQueue
-from .neighbours import TOLERABLE, busy
+from .common.neighbours import TOLERABLE, busy
 
 STEPS = 100  # of every client; a second each, but for the spread
 OPEN = 0.1  # share of the time that a client is available in the case with windows

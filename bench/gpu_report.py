@@ -14,8 +14,8 @@ from xml.etree import ElementTree
 
 import typer
 
-from .round_rows import BATCHED, CHUNKED, FASTFED, PLAIN, VMAP
-from .table import seconds
+from .kernels.table import seconds
+from .rounds.rows import BATCHED, CHUNKED, FASTFED, PLAIN, VMAP
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 

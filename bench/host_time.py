@@ -19,7 +19,7 @@ from torch import nn
 from ..data import Examples
 from ..packing import Packing
 from ..train.batched import Batched
-from .workloads import WORKLOADS, Workload
+from .rounds.workloads import WORKLOADS, Workload
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 

@@ -1,5 +1,5 @@
 // Exponentials and what is made of them, without branches and without library calls, so that a loop over elements
-// becomes SIMD (see cpu/clones.h); a library's functions would also differ from platform to platform, and from CPU to
+// becomes SIMD (see simd/clones.h); a library's functions would also differ from platform to platform, and from CPU to
 // GPU. Every function passes NaN on and saturates where the true one does. Coefficients are minimax fits.
 #pragma once
 

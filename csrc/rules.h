@@ -1,5 +1,5 @@
-// Every update rule, once, as inline host and device functions: the one C++ definition of the mathematics, read by cpu/
-// and cuda/ alike. Its twin is kernels/rules.py, function by function; the tests hold the two against each other.
+// Every update rule, once, as inline host and device functions: the one C++ definition of the mathematics, read by
+// simd/ and cuda/ alike. Its twin is kernels/rules.py, function by function; the tests hold the two against each other.
 //
 // Complements arrive ready-made (gain = 1 - beta, computed in double), and an absent vector arrives as zero together
 // with coefficients that make it vanish exactly, so no rule has variants. No header is included: NVRTC reads this file
@@ -59,8 +59,20 @@ template <class T> FF_FN T mean_of_kept(T inner, T low, T high, T low_count, T h
 
 // ---- server rules --------------------------------------------------------------------------------------------------
 
+// What a server formula reads beside its vectors, in the order of kernels/table.py: ServerScalars.
+#define FF_SERVER_NUMBERS(DO) \
+  DO(lr)                      \
+  DO(beta1)                   \
+  DO(gain1)                   \
+  DO(beta2)                   \
+  DO(gain2)                   \
+  DO(tau)                     \
+  DO(root_eps)                \
+  DO(root_scale)
 template <class T> struct ServerNumbers {
-  T lr, beta1, gain1, beta2, gain2, tau, root_eps, root_scale;
+#define FF_FIELD(name) T name;
+  FF_SERVER_NUMBERS(FF_FIELD)
+#undef FF_FIELD
 };
 
 // x and the moments of one coordinate after one step along the aggregated delta. OfDelta: the second moment follows the

@@ -1,7 +1,8 @@
 """The compiled extension ``fastfed._core``: why it cannot run here, and the numbers by which it knows formulas.
 
-The two languages know a formula by its name. An extension that was built from other lists than these sources have would
-compute another rule than the one that was asked for, so it is refused when FastFed is imported.
+The two languages know formulas, covers, step sizes and the numbers of a step by their names. An extension that was
+built from other lists than these sources have would compute another rule than the one that was asked for, so it is
+refused when FastFed is imported.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 from types import ModuleType
 
-from .table import DIRECTIONS, SERVER_FORMULAS
+from .table import COVERS, DIRECTIONS, SERVER_FORMULAS, STEP_SIZES, ClientNumbers, ServerNumbers
 
 _HOME = Path(__file__).absolute().parents[2]  # of a checkout; of an installed package, where packages are
 
@@ -43,24 +44,33 @@ def _how_to_build() -> str:
 
 
 def refuse_stale() -> None:
-    """An extension that does not know the formulas of these sources, by their names, is an ImportError."""
+    """An extension that does not know what ``kernels/table.py`` names, by the same names, is an ImportError."""
     if why_not() is not None:
         return
-    core = load()
-    for list_name, wanted in (("server_formulas", SERVER_FORMULAS), ("directions", DIRECTIONS)):
-        known: list[str] = getattr(core, list_name, list)()
-        if set(known) != set(wanted):
-            where = "-e ." if _is_checkout() else "--force-reinstall --no-deps ."
-            raise ImportError(
-                f"fastfed._core was built from other sources: its {list_name} are {_listed(known)}, those of "
-                f"kernels/table.py {_listed(wanted)}; rebuild it with 'pip install --no-build-isolation {where}'"
-            )
+    require_names("server_formulas", SERVER_FORMULAS)
+    require_names("directions", DIRECTIONS)
+    require_names("covers", COVERS)
+    require_names("step_sizes", STEP_SIZES)
+    # read from left to right: here the order matters
+    require_names("server_numbers", ServerNumbers._fields, in_order=True)
+    require_names("client_numbers", ClientNumbers._fields, in_order=True)
 
 
-def _listed(names: Iterable[str]) -> str:
-    return ", ".join(sorted(names)) or "not told"
+def require_names(
+    list_name: str, wanted: Iterable[str], *, of: str = "kernels/table.py", in_order: bool = False
+) -> None:
+    """An ImportError unless the extension's list of that name has the names that the file `of` has, in any order or in
+    the same one."""
+    known: list[str] = getattr(load(), list_name, list)()
+    ours, theirs = (list(wanted), known) if in_order else (sorted(wanted), sorted(known))
+    if ours != theirs:
+        where = "-e ." if _is_checkout() else "--force-reinstall --no-deps ."
+        raise ImportError(
+            f"fastfed._core was built from other sources: its {list_name} are {', '.join(theirs) or 'not told'}, those "
+            f"of {of} {', '.join(ours)}; rebuild it with 'pip install --no-build-isolation {where}'"
+        )
 
 
 def numbers(list_name: str) -> dict[str, int]:
-    """The numbers of the extension's formulas by name; `list_name` is "server_formulas" or "directions"."""
+    """The numbers of what the extension lists, by name; `list_name` as in "server_formulas"."""
     return {name: number for number, name in enumerate(getattr(load(), list_name)())}

@@ -3,7 +3,7 @@
 A step is up to four passes over the packed vectors: a norm of the corrected gradient (clipping, SPS), what the
 gradient changed by (Delta-SGD), a norm of the direction (update floor), and the update itself. A backend supplies the
 passes (`Passes`); this file supplies their order and the handful of numbers per client between them. The C++ backend
-does the same inside one call (``csrc/cpu/client_step.h``).
+does the same inside one call (``csrc/kernels/client_step.h``).
 """
 
 from __future__ import annotations

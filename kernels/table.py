@@ -266,9 +266,12 @@ def _by_formula(rules: Mapping[str, _Row]) -> dict[str, _Row]:
     return first
 
 
-# csrc/rules.h has the same two lists of names; extension.py compares them.
+# csrc/rules.h and csrc/kernels/client_step.h have the same lists of names; extension.py compares them.
 SERVER_FORMULAS = _by_formula(SERVER_RULES)
 DIRECTIONS = _by_formula(CLIENT_RULES)
+NO_COVER, GIVEN_STEP_SIZE = "none", "given"  # what a rule's None is called there
+COVERS = {rule.cover or NO_COVER for rule in CLIENT_RULES.values()}
+STEP_SIZES = {rule.step_size or GIVEN_STEP_SIZE for rule in CLIENT_RULES.values()}
 
 
 def nearest(word: str, known: Mapping[str, Any] | tuple[str, ...]) -> str:

@@ -97,7 +97,9 @@ def test_a_source_distribution_holds_all_that_a_build_needs(checkout: Path) -> N
         suffixes = (".py",) if place != "csrc" else (".h", ".cu")
         found = [path for path in (ROOT / place).rglob("*") if path.suffix in suffixes]
         wanted |= {f"{home}/{path.relative_to(ROOT / place)}" for path in found}
-    compiled = [*(ROOT / "csrc").glob("*.cpp"), *(ROOT / "csrc" / "cpu").rglob("*.*")]
+    compiled = [
+        file for place in ("bind", "engine", "kernels", "simd") for file in (ROOT / "csrc" / place).rglob("*.*")
+    ]
     wanted |= {str(path.relative_to(ROOT)) for path in compiled}
     assert not wanted - inside
 
@@ -106,9 +108,9 @@ def test_a_checkout_imports_its_own_kernels_beside_an_installed_one(checkout: Pa
     """This session's FastFed is the installed one. What the other lacks, the compiled extension, it says in a
     sentence."""
     program = """
-import json, fastfed, fastfed.kernels.rows, fastfed.bench.cases
+import json, fastfed, fastfed.kernels.rows, fastfed.bench.kernels.cases
 from fastfed.kernels.cuda import sources
-modules = (fastfed, fastfed.kernels, fastfed.kernels.rows, fastfed.bench.cases)
+modules = (fastfed, fastfed.kernels, fastfed.kernels.rows, fastfed.bench.kernels.cases)
 found = {"files": [module.__file__ for module in modules] + [str(sources.csrc())]}
 print(json.dumps({**found, "why": fastfed.kernels.backends()["cpp"]}))
 """

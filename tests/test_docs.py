@@ -24,8 +24,9 @@ import typer
 from typer.testing import CliRunner
 
 import fastfed as ff
-from fastfed.app import cli, config, sweep
-from fastfed.bench import cases, device_costs, events, gpu_report, host_time
+from fastfed import cli, config, sweep
+from fastfed.bench import device_costs, events, gpu_report, host_time
+from fastfed.bench.kernels import cases
 
 ROOT = Path(__file__).parents[1]
 PAGES = {str(path.relative_to(ROOT)): path.read_text() for path in sorted((ROOT / "docs").rglob("*.md"))}

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from .. import program
 from ..clients import Client
 from ..data import Examples, Pixels, Sparse
-from ..kernels import CLIENT_RULES, Stream, client_state
+from ..kernels import CLIENT_RULES, Stream, client_state, extension
 from ..kernels.cpp.client_step import COVERS, DIRECTIONS, STEP_SIZES
 from ..kernels.table import client_numbers
 from ..losses import Loss
@@ -22,6 +22,8 @@ from .policy import divided, multipliers, policy_weights, rest
 from .split import Split, head_of
 from .threads import check_threads
 from .work import SCALARS, Outcome, RoundWork, empty_scalars
+
+extension.require_names("scalars", SCALARS, of="fastfed/train/work.py")
 
 
 class Native:

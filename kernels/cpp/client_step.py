@@ -6,11 +6,13 @@ from fastfed import _core
 
 from .. import extension
 from ..phases import ClientCall
+from ..table import GIVEN_STEP_SIZE, NO_COVER
 
 DIRECTIONS = extension.numbers("directions")
-# csrc/cpu/client_step.h: CoverForm, StepSizeRule
-COVERS = {None: 0, "II": 1, "I": 2}
-STEP_SIZES = {None: 0, "delta_sgd": 1, "sps": 2}
+COVERS = {None if name == NO_COVER else name: number for name, number in extension.numbers("covers").items()}
+STEP_SIZES = {
+    None if name == GIVEN_STEP_SIZE else name: number for name, number in extension.numbers("step_sizes").items()
+}
 
 
 def client_step(call: ClientCall) -> None:

@@ -39,7 +39,7 @@ def _exchange(a: Array, b: Array) -> None:
 
 @jit
 def _sort_columns(rows: Array) -> None:
-    """Every column of `rows` by Batcher's merge exchange (csrc/cpu/trimming.inl has the same)."""
+    """Every column of `rows` by Batcher's merge exchange (csrc/simd/trimming.inl has the same)."""
     count, top = rows.shape[0], 1
     while 2 * top < count:
         top *= 2

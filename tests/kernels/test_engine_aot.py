@@ -15,8 +15,8 @@ pytest.importorskip("triton", reason="Triton is not installed")
 if registry.interpreting():
     pytest.skip("interpreted kernels compile to nothing (TRITON_INTERPRET=1)", allow_module_level=True)
 
-from fastfed.bench.device_kernels import CAPABILITIES, LAYER_CASES, Compiled, compiled, forms
-from fastfed.bench.device_rounds import CASES, LAYERS
+from fastfed.bench.device.kernels import CAPABILITIES, LAYER_CASES, Compiled, compiled, forms
+from fastfed.bench.device.rounds import CASES, LAYERS
 from fastfed.kernels.triton import engine
 
 MMA = {80: "mma.sync", 90: "wgmma", 100: "tcgen05"}

@@ -1,4 +1,4 @@
-"""Rules by name: both languages have the same lists of formulas, and an extension built from others is refused.
+"""Rules by name: both languages have the same lists of names, and an extension built from others is refused.
 
 Each test edits a scratch copy of the Python sources and leaves the compiled extension as it is: what happens to a
 checkout that was not rebuilt.
@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from fastfed.kernels import extension, table
+from fastfed.train.work import SCALARS
 
 pytestmark = pytest.mark.skipif(extension.why_not() is not None, reason="the compiled extension is missing")
 
@@ -43,10 +44,15 @@ def python(program: str, home: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=home, env=environment, capture_output=True, text=True, check=False)
 
 
-def test_both_languages_know_the_same_formulas() -> None:
+def test_both_languages_know_the_same_names() -> None:
     core = extension.load()
     assert sorted(core.server_formulas()) == sorted(table.SERVER_FORMULAS)
     assert sorted(core.directions()) == sorted(table.DIRECTIONS)
+    assert sorted(core.covers()) == ["I", "II", "none"]
+    assert sorted(core.step_sizes()) == ["delta_sgd", "given", "sps"]
+    assert tuple(core.server_numbers()) == table.ServerNumbers._fields
+    assert tuple(core.client_numbers()) == table.ClientNumbers._fields
+    assert sorted(core.scalars()) == sorted(SCALARS)
 
 
 @pytest.mark.parametrize("change", ["a new formula", "a formula less", "another name"])
@@ -64,6 +70,37 @@ def test_an_extension_of_other_formulas_is_refused_at_import(copy: Path, change:
         "ImportError: fastfed._core was built from other sources: its server_formulas are adam, ams,"
     )
     assert last.endswith("rebuild it with 'pip install --no-build-isolation -e .'")
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "said"),
+    [
+        ("kernels/table.py", 'NO_COVER, GIVEN_STEP_SIZE = "none"', 'NO_COVER, GIVEN_STEP_SIZE = "bare"', "covers"),
+        ("kernels/table.py", '"none", "given"', '"none", "asked"', "step_sizes"),
+        (
+            "kernels/table.py",
+            "    gamma: float\n    delta: float\n",
+            "    delta: float\n    gamma: float\n",
+            "client_numbers",
+        ),
+        (
+            "kernels/table.py",
+            "    of_delta: bool\n    bias",
+            "    along: bool\n    of_delta: bool\n    bias",
+            "server_numbers",
+        ),
+        ("fastfed/train/work.py", '"mean_loss", "delta_norm"', '"average_loss", "delta_norm"', "scalars"),
+    ],
+    ids=lambda value: value if value.isidentifier() else "",
+)
+def test_other_names_are_refused(copy: Path, file: str, old: str, new: str, said: str) -> None:
+    """Covers, step sizes, the numbers of a step in their order; and what a round tells of a client."""
+    edit(copy / file, old, new)
+    told = python("import fastfed.train.native", copy)
+    assert told.returncode == 1
+    last = told.stderr.splitlines()[-1]
+    assert last.startswith(f"ImportError: fastfed._core was built from other sources: its {said} are ")
+    assert f"those of {file} " in last
 
 
 def test_an_extension_from_before_there_were_lists_is_refused(copy: Path) -> None:

@@ -18,7 +18,7 @@ pytest.importorskip("triton", reason="Triton is not installed")
 if registry.interpreting():
     pytest.skip("interpreted kernels compile to nothing (TRITON_INTERPRET=1)", allow_module_level=True)
 
-from fastfed.bench import triton_traffic as bench
+from fastfed.bench.kernels import triton_traffic as bench
 from fastfed.kernels import triton as backend
 from fastfed.kernels.triton.engine import deltas
 from fastfed.kernels.triton.launch import Launch, recorded

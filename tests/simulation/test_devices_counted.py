@@ -1,7 +1,8 @@
 """Executor 'device' on a device that is not the CPU (``tests/pretend.py``): what a round copies and waits for.
 
-Triton cannot run there, so kernels are left out (``bench.stubbed``) and what they would find is made up; everything
-that torch and the host do is real. Nothing mixes devices, and copies grow neither with clients nor with their steps.
+Triton cannot run there, so kernels are left out (``bench.device.stubbed``) and what they would find is made up;
+everything that torch and the host do is real. Nothing mixes devices, and copies grow neither with clients nor with
+their steps.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ pytest.importorskip("triton", reason="Triton is not installed")
 
 import fastfed as ff
 from fastfed import methods
-from fastfed.bench.stubbed import stubbed_card
+from fastfed.bench.device.stubbed import stubbed_card
 from fastfed.kernels.triton.launch import Launch, recorded
 from fastfed.train.device import chunk, lanes
 from fastfed.train.device.chunk import Chunk

@@ -308,3 +308,19 @@ def test_float64_and_callables_are_refused_with_a_sentence():
         native.Native(module.double(), "cross_entropy", examples)
     with pytest.raises(ValueError, match="loss"):
         native.Native(module.float(), nn.functional.cross_entropy, examples)
+
+
+def test_the_engine_refuses_names_that_it_does_not_know() -> None:
+    from fastfed import _core
+
+    def program(op: str = "linear", loss: str = "cross_entropy", kind: str = "vector") -> _core.Program:
+        values = [(kind, 1, 4, 0, 0), ("vector", 1, 3, 0, 0)]
+        return _core.Program(values, [(op, [0], 1, [0, -1], {})], 1, loss, 12)
+
+    program()
+    with pytest.raises(ValueError, match="program: has no layer 'bilinear'"):
+        program(op="bilinear")
+    with pytest.raises(ValueError, match="loss: must be a known one, not 'hinge'"):
+        program(loss="hinge")
+    with pytest.raises(ValueError, match="values: must be of a known kind, not 'matrix'"):
+        program(kind="matrix")

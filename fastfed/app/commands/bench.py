@@ -13,12 +13,12 @@ from .terminal import CommandError, bouts, console, told_plainly
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from ...bench.kernels import Plan
-    from ...bench.place import Place
-    from ...bench.round_rows import RoundRow
-    from ...bench.rounds import Plan as RoundsPlan
-    from ...bench.rounds import Results
-    from ...bench.rows import Row
+    from ...bench.common.place import Place
+    from ...bench.kernels.rows import Row
+    from ...bench.kernels.run import Plan
+    from ...bench.rounds.rows import RoundRow
+    from ...bench.rounds.run import Plan as RoundsPlan
+    from ...bench.rounds.run import Results
 
 app = typer.Typer(
     help="Measure FastFed on this machine.\n\nExample: fastfed bench kernels --ops 'server_*'",
@@ -38,7 +38,7 @@ def _need_benchmark_package() -> None:
 
 
 def _place(device: str) -> Place:
-    from ...bench.place import find_place
+    from ...bench.common.place import find_place
 
     try:
         return find_place(device)
@@ -69,7 +69,7 @@ def kernels(
     """
     _need_benchmark_package()
     plan = _kernels_plan(_parse_sizes(sizes), ops, rounds, threads, backend, _place(device))
-    from ...bench import kernels as kernel_bench
+    from ...bench.kernels import run as kernel_bench
 
     shown = console()
     with told_plainly(RuntimeError, MemoryError, OSError):
@@ -80,7 +80,7 @@ def kernels(
             kernel_bench.save(rows, json_file)
             shown.print(f"Rows: {json_file}")
         if plot is not None:
-            from ...bench import plot as kernel_plot
+            from ...bench.kernels import plot as kernel_plot
 
             kernel_plot.save(rows, plot)
             shown.print(f"Picture: {plot}")
@@ -101,7 +101,7 @@ def _kernels_plan(
 ) -> Plan:
     import torch
 
-    from ...bench import kernels as kernel_bench
+    from ...bench.kernels import run as kernel_bench
     from ...kernels import BackendUnavailable
 
     try:
@@ -117,8 +117,8 @@ def _kernels_plan(
 
 
 def _show_rows(rows: list[Row], shown: Console) -> None:
-    from ...bench import kernels as kernel_bench
-    from ...bench import table, targets
+    from ...bench.kernels import run as kernel_bench
+    from ...bench.kernels import table, targets
 
     if any(row.size != kernel_bench.LATENCY_SIZE for row in rows):
         shown.print(table.speed(rows, kernel_bench.LATENCY_SIZE))
@@ -160,7 +160,7 @@ def whole_rounds(
     """
     _need_benchmark_package()
     plan = _rounds_plan(workloads, scale, rounds, threads, scaling, _place(device))
-    from ...bench import rounds as round_bench
+    from ...bench.rounds import run as round_bench
 
     shown = console()
     with told_plainly(RuntimeError, MemoryError, OSError, ValueError):
@@ -171,7 +171,7 @@ def whole_rounds(
             round_bench.save(results, json_file)
             shown.print(f"Rows: {json_file}")
         if plot is not None:
-            from ...bench import round_plot
+            from ...bench.rounds import plot as round_plot
 
             round_plot.save(results.rows, plot)
             shown.print(f"Picture: {plot}")
@@ -182,7 +182,7 @@ def _rounds_plan(
 ) -> RoundsPlan:
     import torch
 
-    from ...bench import rounds as round_bench
+    from ...bench.rounds import run as round_bench
 
     try:
         chosen = round_bench.choose_workloads([part.strip() for part in workloads.split(",")])
@@ -195,7 +195,8 @@ def _rounds_plan(
 
 
 def _show_rounds(results: Results, shown: Console) -> None:
-    from ...bench import round_table, round_targets
+    from ...bench.rounds import table as round_table
+    from ...bench.rounds import targets as round_targets
 
     shown.print(round_table.contenders(results.rows))
     for sentence in (*round_table.skipped(results.rows), *round_table.disturbed(results.rows)):

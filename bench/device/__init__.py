@@ -1,0 +1,1 @@
+"""Rounds of executor `device` without a card: what they launch, move and compile to."""

@@ -1,0 +1,1 @@
+"""`fastfed bench kernels`: every op beside its peers, and what the Triton kernels move."""

@@ -1,0 +1,1 @@
+"""`fastfed bench rounds`: whole rounds beside their peers."""

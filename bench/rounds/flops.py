@@ -1,0 +1,43 @@
+"""How many floating-point operations a client's training takes: those of its products, read off the program.
+
+A product of (m, k) and (k, n) counts 2 m n k, once forward, once for the weight's gradient, and once for the input's
+where anything before it is trained. Sparse rows count their non-zeros. All the rest (activations, norms, the update)
+counts nothing, as everywhere.
+"""
+
+from __future__ import annotations
+
+from ...data import Inputs, Sparse
+from ...program import Instruction, Program
+
+
+def per_example(program: Program, inputs: Inputs) -> float:
+    """Operations of a forward and a backward pass of one example; of the average one of sparse `inputs`."""
+    trained = _trained(program)
+    return sum(_of_instruction(step, program, inputs, step.inputs[0] in trained) for step in program.instructions)
+
+
+def _trained(program: Program) -> set[int]:
+    """The values that depend on a parameter: those whose gradient somebody needs."""
+    trained: set[int] = set()
+    for step in program.instructions:
+        if any(offset >= 0 for offset in step.params) or trained.intersection(step.inputs):
+            trained.add(step.output)
+    return trained
+
+
+def _of_instruction(step: Instruction, program: Program, inputs: Inputs, needs_input_gradient: bool) -> float:
+    before, after = program.values[step.inputs[0]].spec, program.values[step.output].spec
+    (_, rows, width, *_), out = before, after[2]
+    passes = 3 if needs_input_gradient else 2
+    if step.op == "linear":
+        return passes * 2.0 * rows * width * out
+    if step.op == "conv2d":
+        window = step.settings["kernel_h"] * step.settings["kernel_w"]
+        return passes * 2.0 * after[1] * out * width * window
+    if step.op == "lstm":  # four gates; the products with the hidden state always need both gradients
+        return 2.0 * rows * 4 * out * (passes * width + 3 * out)
+    if step.op == "sparse_linear":
+        assert isinstance(inputs, Sparse)
+        return 2 * 2.0 * inputs.columns.numel() / len(inputs) * out
+    return 0.0

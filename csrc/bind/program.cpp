@@ -1,0 +1,266 @@
+// The binding of the native engine: fastfed/train/native.py is its only caller.
+#include "bind/program.h"
+
+#include <ATen/Parallel.h>
+#include <pybind11/stl.h>
+
+#include <chrono>
+
+#include "bind/numbers.h"
+#include "bind/tensors.h"
+#include "engine/program.h"
+
+namespace fastfed {
+namespace {
+
+using Strings = std::map<std::string, double>;
+using ValueTuple = std::tuple<std::string, Size, Size, Size, Size>;
+using LayerTuple = std::tuple<std::string, std::vector<int>, int, std::vector<Size>, Strings>;
+
+Kind kind_of(const std::string& name) {
+  static const std::map<std::string, Kind> kinds = {{"vector", Kind::kVector},
+                                                    {"sequence", Kind::kSequence},
+                                                    {"image", Kind::kImage},
+                                                    {"tokens", Kind::kTokens},
+                                                    {"sparse", Kind::kSparse}};
+  const auto found = kinds.find(name);
+  FF_REQUIRE(found != kinds.end(), "values", "of a known kind, not '" + name + "'");
+  return found->second;
+}
+
+Loss loss_of(const std::string& name) {
+  static const std::map<std::string, Loss> losses = {
+      {"cross_entropy", Loss::kCrossEntropy}, {"binary_cross_entropy", Loss::kBinaryCrossEntropy}, {"mse", Loss::kMse}};
+  const auto found = losses.find(name);
+  FF_REQUIRE(found != losses.end(), "loss", "a known one, not '" + name + "'");
+  return found->second;
+}
+
+std::unique_ptr<Program> make_program(const std::vector<ValueTuple>& values, const std::vector<LayerTuple>& layers,
+                                      int output, const std::string& loss, Size d) {
+  std::vector<Shape> shapes;
+  for (const auto& [kind, rows, width, height, across] : values)
+    shapes.push_back({kind_of(kind), rows, width, height, across});
+  std::vector<Spec> specs;
+  for (const auto& [op, inputs, out, params, settings] : layers) {
+    Spec spec;
+    spec.op = op_of(op);
+    spec.inputs = inputs;
+    spec.output = out;
+    spec.params = params;
+    spec.settings = settings;
+    specs.push_back(std::move(spec));
+  }
+  FF_REQUIRE(output > 0 && output < int(shapes.size()), "output", "the number of a value");
+  return std::make_unique<Program>(std::move(shapes), std::move(specs), output, loss_of(loss), d);
+}
+
+// ---- examples ------------------------------------------------------------------------------------------------------
+
+SparseRows sparse_rows(const py::dict& rows, Size count, Size width, const char* name) {
+  FF_REQUIRE(rows["width"].cast<Size>() == width, name, std::to_string(width) + " columns wide");
+  const Size entries = tensor(rows["columns"], name).numel();
+  return {data<Size>(rows["starts"], name, count + 1), data<std::int32_t>(rows["columns"], name, entries),
+          data<float>(rows["values"], name, entries)};
+}
+
+Examples examples_of(const py::dict& given, const Program& program) {
+  Examples e{};
+  const Shape& input = program.values().front();
+  e.count = given["count"].cast<Size>();
+  const py::object inputs = given["inputs"], targets = given["targets"];
+  if (input.kind == Kind::kSparse) {
+    e.input_kind = InputKind::kSparse;
+    e.sparse_inputs = sparse_rows(inputs, e.count, input.width, "inputs");
+  } else if (input.kind == Kind::kTokens) {
+    e.input_kind = InputKind::kTokens;
+    e.inputs = data<Size>(inputs, "inputs", e.count * input.rows);
+  } else if (tensor(inputs, "inputs").scalar_type() == at::kByte) {
+    e.input_kind = InputKind::kBytes;
+    e.inputs = data<std::uint8_t>(inputs, "inputs", e.count * input.size());
+    const Size channels = input.kind == Kind::kImage ? input.width : 1;
+    const float* values = data<float>(given["byte_values"], "byte_values", channels * 256);
+    e.byte_values.assign(values, values + channels * 256);
+  } else {
+    e.input_kind = InputKind::kFloats;
+    e.inputs = data<float>(inputs, "inputs", e.count * input.size());
+  }
+  const Shape& output = program.values()[std::size_t(program.output())];
+  if (program.loss() == Loss::kCrossEntropy) {
+    e.target_kind = TargetKind::kLabels;
+    e.target_size = output.rows;
+    e.targets = data<Size>(targets, "targets", e.count * e.target_size);
+  } else if (py::isinstance<py::dict>(targets)) {
+    e.target_kind = TargetKind::kSparse;
+    e.sparse_targets = sparse_rows(targets, e.count, output.size(), "targets");
+  } else {
+    e.target_kind = TargetKind::kFloats;
+    e.target_size = output.size();
+    e.targets = data<float>(targets, "targets", e.count * e.target_size);
+  }
+  return e;
+}
+
+// ---- work ----------------------------------------------------------------------------------------------------------
+
+Optimizer optimizer_of(const py::dict& given, Size d) {
+  Optimizer o{};
+  const int formula = given["formula"].cast<int>();
+  FF_REQUIRE(formula >= 0 && formula < kDirections, "formula", "a DirectionFormula");
+  o.formula = DirectionFormula(formula);
+  const int cover = given["cover"].cast<int>(), step_size = given["step_size"].cast<int>();
+  FF_REQUIRE(cover >= 0 && cover < kCovers, "cover", "a CoverForm");
+  FF_REQUIRE(step_size >= 0 && step_size < kStepSizes, "step_size", "a StepSizeRule");
+  o.cover = CoverForm(cover);
+  o.step_size = StepSizeRule(step_size);
+  o.numbers = client_numbers(given["numbers"]);
+  const py::dict state = given["state"];
+  const auto vector = [&](const char* name) -> const float* {
+    return state.contains(name) ? data<float>(state[name], name, d) : nullptr;
+  };
+  o.m = vector("m");
+  o.v = vector("v");
+  o.nu = vector("nu");
+  o.keeps_gradient = state.contains("grad_prev");
+  if (state.contains("mu")) {
+    const at::Tensor& layout = tensor(state["cover"], "cover");
+    o.layout = read_layout(data<Size>(state["cover"], "cover", layout.numel()), layout.numel(), d);
+    o.mu = data<float>(state["mu"], "mu", o.layout.mu_size);
+  }
+  o.same_batch = given["same_batch"].cast<bool>();
+  o.counts_epochs = given["counts_epochs"].cast<bool>();
+  o.warmup = given["warmup"].cast<Size>();
+  FF_REQUIRE(!kDirectionTraits[formula].has_v || o.mu || o.v, "state", "complete");
+  FF_REQUIRE(!kDirectionTraits[formula].has_m || o.m, "state", "complete");
+  return o;
+}
+
+StreamKey key_of(const py::tuple& key) { return {key[0].cast<Word>(), key[1].cast<Word>()}; }
+
+void require_within(const Size* numbers, Size count, Size limit, const char* name) {
+  for (Size i = 0; numbers && i < count; ++i)
+    FF_REQUIRE(numbers[i] >= 0 && numbers[i] < limit, name, "below " + std::to_string(limit));
+}
+
+Contrast contrast_of(const py::object& given, Size clients, const Program& program) {
+  if (given.is_none()) return {};
+  FF_REQUIRE(program.has_features(), "contrast", "of a program that trains something before its last layer");
+  const py::dict parts = given;
+  Contrast c{};
+  c.mu = parts["mu"].cast<double>();
+  c.temperature = parts["temperature"].cast<double>();
+  FF_REQUIRE(c.mu > 0 && c.temperature > 0, "contrast", "of positive weight and temperature");
+  const Size models = tensor(parts["previous"], "previous").numel() / program.d();
+  c.previous = data<float>(parts["previous"], "previous", models * program.d());
+  c.row = data<Size>(parts["row"], "row", clients);
+  for (Size i = 0; i < clients; ++i)
+    FF_REQUIRE(c.row[i] >= -1 && c.row[i] < models, "row", "-1 or below " + std::to_string(models));
+  return c;
+}
+
+Round round_of(const py::dict& given, const Program& program) {
+  const Size d = program.d();
+  Round r{};
+  r.clients = tensor(given["ids"], "ids").numel();
+  r.batch_size = given["batch_size"].cast<Size>();
+  FF_REQUIRE(r.clients > 0 && r.batch_size > 0, "ids", "given, with batch_size > 0");
+  r.ids = data<Size>(given["ids"], "ids", r.clients);
+  r.offsets = data<Size>(given["offsets"], "offsets", r.clients + 1);
+  FF_REQUIRE(r.offsets[0] == 0, "offsets", "rising from 0");
+  for (Size c = 0; c < r.clients; ++c) FF_REQUIRE(r.offsets[c] <= r.offsets[c + 1], "offsets", "rising from 0");
+  r.rows = data<Size>(given["rows"], "rows", r.offsets[r.clients]);
+  r.steps = data<Size>(given["steps"], "steps", r.clients);
+  r.positions = data_or_null<Size>(given["positions"], "positions", r.clients);
+  r.models = tensor(given["start"], "start").numel() / d;
+  r.start = data<float>(given["start"], "start", r.models * d);
+  r.model = data_or_null<Size>(given["model"], "model", r.clients);
+  require_within(r.model, r.clients, r.models, "model");
+  for (py::handle optimizer : given["optimizers"].cast<py::list>())
+    r.optimizers.push_back(optimizer_of(optimizer.cast<py::dict>(), d));
+  r.rule = data_or_null<Size>(given["rule"], "rule", r.clients);
+  require_within(r.rule, r.clients, Size(r.optimizers.size()), "rule");
+  FF_REQUIRE(!r.optimizers.empty(), "optimizers", "given");
+  r.lr = data_or_null<double>(given["lr"], "lr", r.clients);
+  r.corrections = data_or_null<float>(given["corrections"], "corrections", r.clients * d);
+  r.contrast = contrast_of(given["contrast"], r.clients, program);
+  r.shuffle = key_of(given["shuffle"]);
+  for (py::handle key : given["dropout"].cast<py::list>()) r.dropout.push_back(key_of(key.cast<py::tuple>()));
+  r.round = given["round"].cast<Word>();
+  r.weights = data<double>(given["weights"], "weights", r.clients);
+  r.clip = given["clip"].cast<double>();
+  r.divide_by_steps = given["divide_by_steps"].cast<bool>();
+  r.measure_cosine = given["measure_cosine"].cast<bool>();
+  r.cosine_includes_step = given["cosine_includes_step"].cast<bool>();
+  r.threads = given["threads"].is_none() ? at::get_num_threads() : given["threads"].cast<int>();
+  FF_REQUIRE(r.threads >= 1, "threads", "at least 1");
+  return r;
+}
+
+Results results_of(const py::dict& given, Size clients, Size d) {
+  Results r{};
+  r.delta = data<float>(given["delta"], "delta", d);
+  r.deltas = data_or_null<float>(given["deltas"], "deltas", clients * d);
+#define FF_TAKE(name) r.name = data<double>(given[#name], #name, clients);
+  FF_SCALARS(FF_TAKE)
+#undef FF_TAKE
+  r.refused = data<bool>(given["refused"], "refused", clients);
+  return r;
+}
+
+// Asks Python now and then whether Ctrl-C was pressed; more often would cost more than small batches do.
+class SignalWatch {
+ public:
+  bool operator()() {
+    const auto now = std::chrono::steady_clock::now();
+    if (now - last_ < std::chrono::milliseconds(20)) return false;
+    last_ = now;
+    const py::gil_scoped_acquire acquire;
+    return PyErr_CheckSignals() != 0;
+  }
+
+ private:
+  std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
+};
+
+void train(Program& program, const py::dict& examples, const py::dict& work, const py::dict& results) {
+  const Examples store = examples_of(examples, program);
+  Round round = round_of(work, program);
+  round.interrupted = SignalWatch();
+  const Results out = results_of(results, round.clients, program.d());
+  try {
+    const py::gil_scoped_release release;
+    program.train(store, std::move(round), out);
+  } catch (const Interrupted&) {
+    throw py::error_already_set();  // what the signal's handler raised
+  }
+}
+
+void predict(Program& program, const py::dict& examples, const py::object& params, const py::object& rows,
+             const py::object& outputs, int threads) {
+  const Examples store = examples_of(examples, program);
+  Prediction wanted{};
+  wanted.count = tensor(rows, "rows").numel();
+  wanted.rows = data<Size>(rows, "rows", wanted.count);
+  wanted.params = data<float>(params, "params", program.d());
+  wanted.outputs =
+      data<float>(outputs, "outputs", wanted.count * program.values()[std::size_t(program.output())].size());
+  wanted.threads = threads > 0 ? threads : at::get_num_threads();
+  wanted.interrupted = SignalWatch();
+  try {
+    const py::gil_scoped_release release;
+    program.predict(store, wanted);
+  } catch (const Interrupted&) {
+    throw py::error_already_set();
+  }
+}
+
+}  // namespace
+
+void bind_program(py::module_& module) {
+#define FF_NAME(name) #name,
+  module.def("scalars", [] { return std::vector<std::string>{FF_SCALARS(FF_NAME)}; });
+#undef FF_NAME
+  py::class_<Program>(module, "Program").def(py::init(&make_program)).def("train", &train).def("predict", &predict);
+}
+
+}  // namespace fastfed

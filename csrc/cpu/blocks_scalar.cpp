@@ -1,3 +1,0 @@
-// The inner loops at SIMD level scalar (setup.py gives this file its compiler flags).
-#define FF_LEVEL scalar
-#include "cpu/blocks.inl"

@@ -1,3 +1,0 @@
-// Max pooling at SIMD level scalar (setup.py gives this file its compiler flags).
-#define FF_LEVEL scalar
-#include "cpu/pools.inl"

@@ -1,3 +1,0 @@
-// Matrix products at SIMD level scalar (setup.py gives this file its compiler flags).
-#define FF_LEVEL scalar
-#include "cpu/products.inl"

@@ -1,0 +1,54 @@
+// The batches of the client at work: which examples a local step sees, and their numbers as the layers read them.
+#pragma once
+
+#include <vector>
+
+#include "engine/program.h"
+
+namespace fastfed {
+
+class Batches {
+ public:
+  Batches(const Program& program, Size batch);
+
+  // Before predictions, and before a round: the frame is told where batches will lie.
+  void prepare(const Examples& examples, Frame& frame);
+  void prepare(const Examples& examples, const Round& round, Frame& frame);
+  // Before a client's first batch.
+  void begin(Size position);
+
+  // The batch of local step `step` (from 0), with its targets.
+  void gather(Size step, Frame& frame);
+  // Some rows of the example store, at most a batch, without targets.
+  void gather(const Size* rows, Size count, Frame& frame);
+
+  Size client_examples() const { return round_->offsets[position_ + 1] - round_->offsets[position_]; }
+  Size epoch() const { return epoch_; }  // that the batch begins in, from 0
+
+  // The targets of the batch at hand; which of them there are is a matter of the example store.
+  const std::int32_t* labels() const { return labels_.data(); }
+  const float* targets() const { return targets_.data(); }
+  bool has_sparse_targets() const { return examples_->target_kind == TargetKind::kSparse; }
+  const SparseRows& sparse_targets() const { return examples_->sparse_targets; }
+
+ private:
+  void order_of(Size epoch);
+  Size choose_rows(Size step);
+  void gather_inputs(const Frame& frame);
+  void gather_floats(Size row, Size next, float* to) const;
+  void gather_bytes(Size row, float* to) const;
+  void gather_tokens(Size row, std::int32_t* to) const;
+  void gather_targets(Size batch);
+
+  const Program& program_;
+  Size batch_;
+  const Examples* examples_ = nullptr;
+  const Round* round_ = nullptr;
+  std::vector<std::int32_t> tokens_, labels_;
+  std::vector<float> targets_;
+  std::vector<Size> rows_, order_;
+
+  Size position_ = 0, epoch_ = 0, ordered_epoch_ = -1;
+};
+
+}  // namespace fastfed

@@ -1,0 +1,250 @@
+// Sums of deltas, and the tree that folds them.
+#include "engine/lanes.h"
+
+#include <cstring>
+
+#include "engine/tables.h"
+#include "kernels/parallel.h"
+#include "simd/clones.h"
+#include "simd/loops.h"
+#include "simd/square_lanes.h"
+
+namespace fastfed {
+namespace {
+
+// sum = weight * (x - start), added to what is there if Add; x = start. Returns the sum of (x - start)^2, in fixed
+// lanes.
+template <bool Add>
+FF_CLONES double take_delta(Size n, float weight, float* __restrict x, const float* __restrict start,
+                            float* __restrict sum) {
+  double lanes[kSquareLanes] = {};
+  Size i = 0;
+  for (; i + kSquareLanes <= n; i += kSquareLanes) {
+#pragma GCC unroll 16
+    for (int l = 0; l < kSquareLanes; ++l) {
+      const float delta = x[i + l] - start[i + l];
+      sum[i + l] = Add ? sum[i + l] + weight * delta : weight * delta;
+      x[i + l] = start[i + l];
+      lanes[l] += double(delta) * double(delta);
+    }
+  }
+  for (int l = 0; i + l < n; ++l) {
+    const float delta = x[i + l] - start[i + l];
+    sum[i + l] = Add ? sum[i + l] + weight * delta : weight * delta;
+    x[i + l] = start[i + l];
+    lanes[l] += double(delta) * double(delta);
+  }
+  return folded(lanes);
+}
+
+// Likewise for a row of the table that ends at from + alpha * gradient, or at `from` where there is no gradient.
+template <bool Add>
+FF_CLONES double take_row(Size n, float weight, const float* __restrict from, float alpha,
+                          const float* __restrict gradient, const float* __restrict start, float* __restrict sum) {
+  double lanes[kSquareLanes] = {};
+  Size i = 0;
+  for (; i + kSquareLanes <= n; i += kSquareLanes) {
+#pragma GCC unroll 16
+    for (int l = 0; l < kSquareLanes; ++l) {
+      const float delta = (from[i + l] + alpha * gradient[i + l]) - start[i + l];
+      sum[i + l] = Add ? sum[i + l] + weight * delta : weight * delta;
+      lanes[l] += double(delta) * double(delta);
+    }
+  }
+  for (int l = 0; i + l < n; ++l) {
+    const float delta = (from[i + l] + alpha * gradient[i + l]) - start[i + l];
+    sum[i + l] = Add ? sum[i + l] + weight * delta : weight * delta;
+    lanes[l] += double(delta) * double(delta);
+  }
+  return folded(lanes);
+}
+
+FF_CLONES void added(Size n, const float* __restrict a, const float* __restrict b, float* __restrict out) {
+  for (Size i = 0; i < n; ++i) out[i] = a[i] + b[i];
+}
+
+// The roots' share of n numbers, folded as the tree goes on; `parts` are null where a root has nothing there. `room`:
+// n numbers for every one of them.
+const float* fold(Size n, std::vector<const float*>& parts, float* room) {
+  for (std::size_t width = parts.size(); width > 1; width = (width + 1) / 2)
+    for (std::size_t i = 0; 2 * i < width; ++i) {
+      const float *a = parts[2 * i], *b = 2 * i + 1 < width ? parts[2 * i + 1] : nullptr;
+      parts[i] = a ? a : b;
+      if (!a || !b) continue;
+      added(n, a, b, room);
+      parts[i] = std::exchange(room, room + n);
+    }
+  return parts[0];
+}
+
+}  // namespace
+
+DeltaSum::DeltaSum(Size d, Table table, bool tracks)
+    : d_(d), table_(table), tracks_(tracks), sum_(d), is_touched_(std::size_t(tracks ? table.rows : 0), false) {}
+
+void DeltaSum::clear() {
+  fresh_ = true;
+  for (std::int32_t row : touched_) is_touched_[std::size_t(row)] = false;
+  touched_.clear();
+}
+
+// work(begin, n) for what is not the tracked table.
+template <class Work> void DeltaSum::for_dense(Work work) const {
+  if (!tracks_) return work(Size(0), d_);
+  work(Size(0), table_.offset);
+  work(table_.end(), d_ - table_.end());
+}
+
+bool DeltaSum::first_touch(std::int32_t row) {
+  if (is_touched_[std::size_t(row)]) return false;
+  is_touched_[std::size_t(row)] = true;
+  touched_.push_back(row);
+  return true;
+}
+
+double DeltaSum::add(float weight, float* x, const float* start, const RowMoves& moves) {
+  double squares = 0;
+  for_dense([&](Size begin, Size n) {
+    const auto take = fresh_ ? take_delta<false> : take_delta<true>;
+    squares += take(n, weight, x + begin, start + begin, sum_.data() + begin);
+  });
+  if (tracks_) squares = add_rows_of(weight, x, start, moves, squares);
+  fresh_ = false;
+  return squares;
+}
+
+// Returns `squares` with those of the rows, added one by one as Worker::delta_squares does.
+double DeltaSum::add_rows_of(float weight, const float* x, const float* start, const RowMoves& moves, double squares) {
+  const Size width = table_.width;
+  const auto take = [&](Size row, const float* from, float alpha) {
+    const Size begin = table_.offset + row * width;
+    return (first_touch(std::int32_t(row)) ? take_row<false> : take_row<true>)(width, weight, from + begin, alpha,
+                                                                               moves.workspace, start + begin,
+                                                                               sum_.data() + begin);
+  };
+  for (std::int32_t row : moves.touched) {
+    const bool goes_on = moves.pending && moves.pending->has(row);
+    if (goes_on)
+      moves.pending->take(row, width, moves.workspace);
+    else
+      std::fill(moves.workspace, moves.workspace + width, 0.0f);
+    squares += take(row, x, goes_on ? moves.alpha : 0.0f);
+  }
+  if (!moves.pending) return squares;
+  for (Size row : moves.pending->touched()) {
+    if (moves.moved[row]) continue;
+    moves.pending->take(row, width, moves.workspace);
+    squares += take(row, start, moves.alpha);
+  }
+  return squares;
+}
+
+void DeltaSum::add(const DeltaSum& other) {
+  if (other.fresh_) return;
+  for_dense([&](Size begin, Size n) {
+    if (fresh_)
+      std::memcpy(sum_.data() + begin, other.sum_.data() + begin, std::size_t(n) * sizeof(float));
+    else
+      add_to(n, other.sum_.data() + begin, sum_.data() + begin);
+  });
+  for (std::int32_t row : other.touched_) {
+    const Size begin = table_.offset + row * table_.width;
+    if (first_touch(row))
+      std::memcpy(sum_.data() + begin, other.sum_.data() + begin, std::size_t(table_.width) * sizeof(float));
+    else
+      add_to(table_.width, other.sum_.data() + begin, sum_.data() + begin);
+  }
+  fresh_ = false;
+}
+
+const float* DeltaSum::at(Size begin) const {
+  const bool in_table = tracks_ && begin >= table_.offset && begin < table_.end();
+  const bool held = in_table ? is_touched_[std::size_t((begin - table_.offset) / table_.width)] : !fresh_;
+  return held ? sum_.data() + begin : nullptr;
+}
+
+LaneTree::LaneTree(Size lanes, Size roots, Size d, Table table, bool tracks,
+                   std::vector<std::unique_ptr<DeltaSum>> spare)
+    : lanes_(lanes), roots_(roots), d_(d), table_(table), tracks_(tracks), idle_(std::move(spare)) {}
+
+std::unique_ptr<DeltaSum> LaneTree::take() {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (!idle_.empty()) {
+      auto sum = std::move(idle_.back());
+      idle_.pop_back();
+      sum->clear();
+      return sum;
+    }
+  }
+  return std::make_unique<DeltaSum>(d_, table_, tracks_);
+}
+
+// The sum that waits at this node, if it is there.
+std::unique_ptr<DeltaSum> LaneTree::partner_of(Node node) {
+  const auto found = waiting_.find(node);
+  if (found == waiting_.end()) return nullptr;
+  auto partner = std::move(found->second);
+  waiting_.erase(found);
+  return partner;
+}
+
+// Climbs the tree: a node's sum is that of its two children, added by whoever comes last (a + b is b + a to the bit). A
+// node without a right child is its left child.
+void LaneTree::finish(Size lane, std::unique_ptr<DeltaSum> sum) {
+  Size number = lane, width = lanes_;
+  for (int level = 0; width > roots_; ++level, width = (width + 1) / 2, number /= 2) {
+    const bool is_left = number % 2 == 0;
+    if (is_left && number + 1 == width) continue;
+    std::unique_ptr<DeltaSum> partner;
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      partner = partner_of({level, is_left ? number + 1 : number - 1});
+      if (!partner) {
+        waiting_[{level, number}] = std::move(sum);
+        return;
+      }
+    }
+    sum->add(*partner);
+    const std::lock_guard<std::mutex> lock(mutex_);
+    idle_.push_back(std::move(partner));
+  }
+  const std::lock_guard<std::mutex> lock(mutex_);
+  finished_[number] = std::move(sum);
+}
+
+void LaneTree::write(const std::vector<Table>& tables, float* out, int threads) const {
+  const auto write_part = [&](Size begin, Size n, float* room, float* to) {
+    std::vector<const float*> parts;
+    for (const auto& [number, sum] : finished_) parts.push_back(sum->at(begin));
+    const float* sum = fold(n, parts, room);
+    if (sum)
+      std::copy(sum, sum + n, to);
+    else
+      std::fill(to, to + n, 0.0f);
+  };
+  const std::size_t roots = finished_.size();
+  for_gaps(tables, d_, [&](Size begin, Size n) {
+    for_tasks((n + kSpan - 1) / kSpan, threads, [&](Size task, int) {
+      std::vector<float> room(roots * std::size_t(kSpan));
+      const Size at = task * kSpan;
+      write_part(begin + at, std::min(kSpan, n - at), room.data(), out + begin + at);
+    });
+  });
+  for (const Table& table : tables)
+    for_tasks((table.rows + kTransposedRows - 1) / kTransposedRows, threads, [&](Size task, int) {
+      std::vector<float> room(roots * std::size_t(table.width)), rows(std::size_t(kTransposedRows * table.width));
+      const Size first = task * kTransposedRows, count = std::min(kTransposedRows, table.rows - first);
+      for (Size r = 0; r < count; ++r)
+        write_part(table.offset + (first + r) * table.width, table.width, room.data(), rows.data() + r * table.width);
+      rows_to_torch_order(table, first, count, rows.data(), out);
+    });
+}
+
+std::vector<std::unique_ptr<DeltaSum>> LaneTree::spare() {
+  for (auto& [number, sum] : finished_) idle_.push_back(std::move(sum));
+  finished_.clear();
+  return std::move(idle_);
+}
+
+}  // namespace fastfed

@@ -1,0 +1,81 @@
+// The weighted sum of deltas in fixed lanes: bit-identical for any number of threads, in memory for a few.
+//
+// Clients are dealt to lanes, a lane is summed in order by one thread, and lanes are folded in a fixed tree. A lane is
+// folded as soon as its neighbour is there, so that the sums alive at any time are about as many as threads. The last
+// few are folded by all threads together, while the sum is written.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "engine/layers/row_groups.h"
+#include "engine/program.h"
+#include "kernels/aligned.h"
+
+namespace fastfed {
+
+// How a client moved the rows of the table: `touched` ones lie in x; on top of that come `pending` gradients times
+// `alpha`, which also name rows that are still as they were (not `moved`).
+struct RowMoves {
+  const std::vector<std::int32_t>& touched;
+  const std::uint8_t* moved;
+  RowGroups* pending;  // null: none
+  float alpha;
+  float* workspace;  // room for a row
+};
+
+// A sum of weighted deltas. Where it `tracks`, only the touched rows of the table are held.
+class DeltaSum {
+ public:
+  DeltaSum(Size d, Table table, bool tracks);
+
+  bool tracks() const { return tracks_; }
+  void clear();
+  // Adds weight * (x - start), and brings x back to start, but for the rows of a tracked table, which are added as
+  // `moves` says and left alone. Returns the sum of (x - start)^2.
+  double add(float weight, float* x, const float* start, const RowMoves& moves);
+  void add(const DeltaSum& other);
+  // The sum of what begins at `begin`, within a row if that is in a tracked table; null: nothing was added.
+  const float* at(Size begin) const;
+
+ private:
+  template <class Work> void for_dense(Work work) const;
+  double add_rows_of(float weight, const float* x, const float* start, const RowMoves& moves, double squares);
+  bool first_touch(std::int32_t row);
+
+  Size d_;
+  Table table_;
+  bool tracks_, fresh_ = true;
+  AlignedArray<float> sum_;
+  std::vector<bool> is_touched_;
+  std::vector<std::int32_t> touched_;
+};
+
+class LaneTree {
+ public:
+  // The last `roots` sums stay apart until `write`. `spare`: sums of an earlier round, to be used again.
+  LaneTree(Size lanes, Size roots, Size d, Table table, bool tracks, std::vector<std::unique_ptr<DeltaSum>> spare);
+
+  std::unique_ptr<DeltaSum> take();  // a cleared sum
+  void finish(Size lane, std::unique_ptr<DeltaSum> sum);
+  // After every lane has finished: out (d,) = sum, with `tables` in torch's order.
+  void write(const std::vector<Table>& tables, float* out, int threads) const;
+  std::vector<std::unique_ptr<DeltaSum>> spare();  // all sums, for a later round
+
+ private:
+  using Node = std::pair<int, Size>;  // level, number
+  std::unique_ptr<DeltaSum> partner_of(Node node);
+
+  Size lanes_, roots_, d_;
+  Table table_;
+  bool tracks_;
+  std::mutex mutex_;
+  std::map<Node, std::unique_ptr<DeltaSum>> waiting_;
+  std::map<Size, std::unique_ptr<DeltaSum>> finished_;
+  std::vector<std::unique_ptr<DeltaSum>> idle_;
+};
+
+}  // namespace fastfed

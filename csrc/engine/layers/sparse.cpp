@@ -1,0 +1,75 @@
+// A linear layer on sparse rows: forward and the weight gradient cost what the non-zeros cost. The weight lies
+// transposed, (in, out), so that a column of the input is one run of memory.
+#include <algorithm>
+
+#include "engine/layers/layer.h"
+#include "engine/layers/row_groups.h"
+#include "simd/loops.h"
+
+namespace fastfed {
+namespace {
+
+class SparseLinear : public Layer {
+ public:
+  using Layer::Layer;
+
+  void forward(const Frame& f, Size first, Size count) const override {
+    const Size width = out().width;
+    std::vector<const float*>& rows = rows_of_this_thread();
+    for (Size e = first; e < first + count; ++e) {
+      float* result = y(f, e);
+      if (has(1))
+        std::copy(param(f, 1), param(f, 1) + width, result);
+      else
+        std::fill(result, result + width, 0.0f);
+      rows.clear();
+      for_entries(f, e, [&](Size column, float) { rows.push_back(row_of(f, column)); });
+      add_rows(width, Size(rows.size()), rows.data(), f.sparse.values + f.sparse.starts[f.rows[e]], result);
+    }
+  }
+
+  void backward(const Frame& f, Size first, Size count) const override {
+    const Size width = out().width;
+    RowGroups& groups = is_tracked(f) ? *f.groups : RowGroups::of_this_thread();
+    groups.start(in().width);
+    for (Size e = first; e < first + count; ++e)
+      for_entries(f, e, [&](Size column, float value) { groups.add(column, value, dy(f, e)); });
+    if (!is_tracked(f)) {
+      const Sink weight = sink(f, 0, first);
+      if (weight.beta == 0.0f) std::fill(weight.to, weight.to + in().width * width, 0.0f);
+      groups.pour_into(weight, width, f.workspace);
+    }
+    if (has(1)) {
+      sum_rows(count, width, dy(f, first), f.workspace);
+      pour(sink(f, 1, first), width, f.workspace);
+    }
+  }
+
+  Size workspace_size(Size) const override { return out().width; }
+  std::vector<Size> param_sizes() const override { return {in().width * out().width, out().width}; }
+
+ private:
+  static std::vector<const float*>& rows_of_this_thread() {
+    thread_local std::vector<const float*> rows;
+    return rows;
+  }
+
+  bool is_tracked(const Frame& f) const { return f.moved && spec().tracked; }
+
+  const float* row_of(const Frame& f, Size column) const {
+    const float* model = is_tracked(f) && !f.moved[column] ? f.start : f.params;
+    return model + spec().params[0] + column * out().width;
+  }
+
+  template <class Work> static void for_entries(const Frame& f, Size e, Work work) {
+    const Size row = f.rows[e];
+    for (Size i = f.sparse.starts[row]; i < f.sparse.starts[row + 1]; ++i)
+      work(Size(f.sparse.columns[i]), f.sparse.values[i]);
+  }
+};
+
+}  // namespace
+
+void enter_sparse_layers(LayerTable& table) { table[Op::kSparseLinear] = make<SparseLinear>; }
+
+}  // namespace fastfed

@@ -1,0 +1,89 @@
+// One thread's half of the engine: the memory of one client at a time, and its local training.
+#pragma once
+
+#include <vector>
+
+#include "engine/batches.h"
+#include "engine/lanes.h"
+#include "engine/layers/losses.h"
+#include "engine/program.h"
+#include "engine/rows.h"
+#include "kernels/aligned.h"
+
+namespace fastfed {
+
+class Worker {
+ public:
+  Worker(const Program& program, Size batch);
+
+  Size batch() const { return batch_; }
+
+  // Before a round: room for what its optimizers keep.
+  void prepare(const Examples& examples, const Round& round);
+  // Trains the client at this position and adds its delta to `sum` with this weight, unless it is not finite.
+  void train(Size position, double weight, const Results& results, DeltaSum& sum);
+
+  // Before predictions with the model `params` (d,).
+  void prepare(const Examples& examples, const float* params);
+  // The model's outputs for `count` examples, at most batch(), with dropout off.
+  void predict(const Size* rows, Size count, float* outputs);
+
+  Size position() const { return position_; }
+  Size local_step() const { return step_; }
+
+ private:
+  // one step
+  void forward(std::size_t layers);
+  double pass(float* params, float* grads, bool fused, float lr);
+  double fused_step(float lr);
+  LossResult loss();
+  double backward(bool fused);
+  void find_anchors();
+  double contrast();
+  void apply_gathered(const Program::Segment& segment);
+  bool fuses(const Optimizer& optimizer) const;
+  double take_step(const Optimizer& optimizer, Size step);
+  void previous_gradient(const Optimizer& optimizer);
+  const float* correction_of() const;
+  void rule_step(const Optimizer& optimizer, double lr, double loss_value);
+  double learning_rate(const Optimizer& optimizer, Size step) const;
+  void measure_cosine(Size step);
+
+  // one client
+  Size model_of(Size position) const { return round_->model ? round_->model[position] : 0; }
+  void begin(Size position);
+  void reset_state(const Optimizer& optimizer);
+  double delta_squares() const;
+  double hand_over(double weight, DeltaSum& sum);
+  bool is_moderate() const;
+  void copy_delta(float* to) const;
+  void restore();
+
+  const Program& program_;
+  Size batch_;
+  const Round* round_ = nullptr;
+  Batches batches_;
+  TrackedRows rows_;
+
+  // memory sized once
+  AlignedArray<float> arena_;
+  std::vector<Slot> slots_;
+  std::vector<float*> kept_;
+  AlignedArray<float> x_, grads_;
+  std::vector<AlignedArray<float>> state_;  // m, v, nu, mu, previous gradient, previous model, sum of gradients
+  std::vector<Size> state_sizes_;
+  AlignedArray<float> anchors_;  // the batch's features under the start model and under the previous one
+  Size anchors_size_ = 0;
+  Frame frame_{};
+
+  // the client at work
+  Size position_ = 0, step_ = 0, steps_ = 0;
+  bool may_wait_ = false;  // the gradients of its last step may wait in rows_
+  const float* start_ = nullptr;
+  const float* previous_ = nullptr;  // the model of the client's last round, where the round compares with it
+  bool loaded_ = false;
+  std::int64_t steps_done_ = 0, refreshes_ = 0;
+  double lr_state_ = 0, theta_ = 0, move_ = 0, min_cosine_ = 0;
+};
+
+}  // namespace fastfed

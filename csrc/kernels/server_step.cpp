@@ -1,0 +1,81 @@
+// Server steps: the rule's loop over each chunk, fed from memory or from a span that a weighted sum has just filled.
+#include "kernels/server_step.h"
+
+#include "kernels/parallel.h"
+#include "simd/simd.h"
+
+namespace fastfed {
+namespace {
+
+// Elements of a weighted sum that stay near until the rule has used them: runs long enough for every row's stream.
+constexpr std::int64_t kSumSpan = 8192;
+
+template <class T> T* at(T* vector, std::int64_t offset) { return vector ? vector + offset : nullptr; }
+
+std::int64_t width_of(DeltaType type, std::size_t same) { return std::int64_t(type == kSame ? same : sizeof(Half)); }
+
+// fill(begin, n, span) puts the delta of n elements into the span, then the rule consumes it.
+template <class T, class Fill>
+void step_by_spans(ServerFormula formula, const ServerVectors<T>& vec, bool of_delta, const ServerNumbers<T>& numbers,
+                   int threads, Fill fill) {
+  const auto rule = blocks<T>().server[formula][of_delta][vec.m != nullptr];
+  for_chunks(vec.d, threads, [&](std::int64_t begin, std::int64_t n) {
+    alignas(64) T span[kSumSpan];
+    for (std::int64_t i = begin; i < begin + n; i += kSumSpan) {
+      const std::int64_t length = std::min(kSumSpan, begin + n - i);
+      fill(i, length, span);
+      rule(length, vec.x + i, span, at(vec.m, i), at(vec.v, i), at(vec.vmax, i), numbers);
+    }
+  });
+}
+
+}  // namespace
+
+template <class T>
+void server_step(ServerFormula formula, const ServerVectors<T>& vec, const void* delta, DeltaType type, bool of_delta,
+                 const ServerNumbers<T>& numbers, int threads) {
+  if (type != kSame) {
+    const auto widen = blocks<T>().widen[type];
+    step_by_spans(formula, vec, of_delta, numbers, threads, [&](std::int64_t begin, std::int64_t n, T* span) {
+      widen(n, span, static_cast<const Half*>(delta) + begin);
+    });
+    return;
+  }
+  const auto rule = blocks<T>().server[formula][of_delta][vec.m != nullptr];
+  const T* along = static_cast<const T*>(delta);
+  for_chunks(vec.d, threads, [&](std::int64_t begin, std::int64_t n) {
+    rule(n, vec.x + begin, along + begin, at(vec.m, begin), at(vec.v, begin), at(vec.vmax, begin), numbers);
+  });
+}
+
+template <class T> void weighted_sum(std::int64_t d, const Deltas<T>& deltas, T* out, int threads) {
+  const auto weigh = blocks<T>().weigh[deltas.type];
+  const std::int64_t width = width_of(deltas.type, sizeof(T));
+  const char* data = static_cast<const char*>(deltas.data);
+  for_chunks(d, threads, [&](std::int64_t begin, std::int64_t n) {
+    for (std::int64_t i = begin; i < begin + n; i += kSumSpan)
+      weigh(std::min(kSumSpan, begin + n - i), out + i, data + i * width, d, deltas.weights, deltas.clients);
+  });
+}
+
+template <class T>
+void aggregate_step(ServerFormula formula, const ServerVectors<T>& vec, const Deltas<T>& deltas, bool of_delta,
+                    const ServerNumbers<T>& numbers, int threads) {
+  const auto weigh = blocks<T>().weigh[deltas.type];
+  const std::int64_t width = width_of(deltas.type, sizeof(T));
+  const char* data = static_cast<const char*>(deltas.data);
+  step_by_spans(formula, vec, of_delta, numbers, threads, [&](std::int64_t begin, std::int64_t n, T* span) {
+    weigh(n, span, data + begin * width, vec.d, deltas.weights, deltas.clients);
+  });
+}
+
+#define FF_INSTANTIATE(T)                                                                            \
+  template void server_step<T>(ServerFormula, const ServerVectors<T>&, const void*, DeltaType, bool, \
+                               const ServerNumbers<T>&, int);                                        \
+  template void weighted_sum<T>(std::int64_t, const Deltas<T>&, T*, int);                            \
+  template void aggregate_step<T>(ServerFormula, const ServerVectors<T>&, const Deltas<T>&, bool,    \
+                                  const ServerNumbers<T>&, int);
+FF_INSTANTIATE(float)
+FF_INSTANTIATE(double)
+
+}  // namespace fastfed

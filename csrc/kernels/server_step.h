@@ -1,0 +1,37 @@
+// Server steps and weighted sums over packed vectors, chunk by chunk.
+#pragma once
+
+#include <cstdint>
+
+#include "simd/blocks.h"
+
+namespace fastfed {
+
+template <class T> struct ServerVectors {
+  std::int64_t d;
+  T* x;
+  T* m;  // null where the rule does without
+  T* v;
+  T* vmax;
+};
+
+// The clients' deltas: rows of d elements, `clients` of them, each with its weight.
+template <class T> struct Deltas {
+  const void* data;
+  DeltaType type;
+  std::int64_t clients;
+  const T* weights;
+};
+
+template <class T>
+void server_step(ServerFormula formula, const ServerVectors<T>& vectors, const void* delta, DeltaType type,
+                 bool of_delta, const ServerNumbers<T>& numbers, int threads);
+
+template <class T> void weighted_sum(std::int64_t d, const Deltas<T>& deltas, T* out, int threads);
+
+// The weighted sum of the deltas, and the server step along it, in one pass: the sum only ever fills a span in cache.
+template <class T>
+void aggregate_step(ServerFormula formula, const ServerVectors<T>& vectors, const Deltas<T>& deltas, bool of_delta,
+                    const ServerNumbers<T>& numbers, int threads);
+
+}  // namespace fastfed

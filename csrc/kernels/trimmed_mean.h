@@ -1,0 +1,16 @@
+// The mean of deltas without the extremes of every coordinate, block by block of coordinates.
+#pragma once
+
+#include <cstdint>
+
+#include "simd/blocks.h"
+
+namespace fastfed {
+
+// out (d,) of deltas (clients, d), 2 trim < clients: the mean of what lies between the `trim` smallest and the `trim`
+// largest of a coordinate, added up in the order of clients. A coordinate that has a NaN is NaN.
+template <class T>
+void trimmed_mean(std::int64_t d, const void* deltas, DeltaType type, std::int64_t clients, std::int64_t trim, T* out,
+                  int threads);
+
+}  // namespace fastfed

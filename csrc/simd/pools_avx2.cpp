@@ -1,0 +1,3 @@
+// Max pooling at SIMD level avx2 (setup.py gives this file its compiler flags).
+#define FF_LEVEL avx2
+#include "simd/pools.inl"

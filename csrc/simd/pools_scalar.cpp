@@ -1,0 +1,3 @@
+// Max pooling at SIMD level scalar (setup.py gives this file its compiler flags).
+#define FF_LEVEL scalar
+#include "simd/pools.inl"

@@ -1,0 +1,3 @@
+// Matrix products at SIMD level scalar (setup.py gives this file its compiler flags).
+#define FF_LEVEL scalar
+#include "simd/products.inl"
