@@ -6,15 +6,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from .aggregate import Reduction
+from .checks import fits
 from .clients import Blend, Client, optimizers
 from .compression import Compression
 from .data import Federation
-from .exchange import PreviousModels
+from .exchange import Exchange
 from .plan import Participation, Poisson
 from .privacy import Privacy
 from .servers import Server
-from .timing import ClientCentric, EventDriven, Waves
-from .tune import Fathom
+from .timing import Timing
+from .tune import Fathom, TunerSettings
 
 
 def check_settings(settings: Mapping[str, Any], fed: Federation) -> None:
@@ -77,14 +78,13 @@ def _check_timing(settings: Mapping[str, Any]) -> None:
         if cohort is None:
             raise ValueError("cohort: must say who takes part, as there is no timing that does")
         return
-    if not isinstance(timing, (ClientCentric, EventDriven, Waves)):
-        raise TypeError(f"timing: must be ClientCentric, EventDriven or Waves of fastfed.timing, got {timing!r}")
+    fits("timing", timing, Timing, "fastfed.timing")
     if cohort is not None and cohort != timing.buffer:
         raise ValueError(f"cohort: with this timing a round has {timing.buffer} clients; leave cohort out")
     for name in ("epochs", "steps"):
         if timing.sets_epochs and settings[name] is not None:
             raise ValueError(f"{name}: the timing draws how long clients train; leave it out, or give it epochs=None")
-    if settings["tuner"] is not None and not isinstance(timing, ClientCentric):
+    if settings["tuner"] is not None and timing.has_clock:
         raise ValueError("tuner: a simulated clock must know a client's steps beforehand, and a tuner changes them")
 
 
@@ -92,14 +92,13 @@ def _check_exchange(settings: Mapping[str, Any]) -> None:
     exchange = settings["exchange"]
     if exchange is None:
         return
-    if not hasattr(exchange, "begin"):
-        raise TypeError(f"exchange: must be one of fastfed.exchange, got {exchange!r}")
+    fits("exchange", exchange, Exchange, "fastfed.exchange")
     if isinstance(settings["client"], Blend):
         for one in optimizers(settings["client"]):
             exchange.check(one, settings["server"])
     else:
         exchange.check(settings["client"], settings["server"])
-    if settings["timing"] is not None and not isinstance(exchange, PreviousModels):
+    if settings["timing"] is not None and not exchange.any_timing:
         raise ValueError(f"exchange: {type(exchange).__name__} belongs to synchronous rounds; leave timing out")
 
 
@@ -107,24 +106,22 @@ def _check_tuner(settings: Mapping[str, Any]) -> None:
     tuner = settings["tuner"]
     if tuner is None:
         return
-    if not isinstance(tuner, Fathom):
-        raise TypeError(f"tuner: must be one of fastfed.tune, got {tuner!r}")
+    fits("tuner", tuner, TunerSettings, "fastfed.tune")
     tuner.check(settings["client"])
+    name = "FATHOM" if isinstance(tuner, Fathom) else type(tuner).__name__
     if settings["steps"] is not None:
-        raise ValueError("steps: FATHOM tunes epochs and batch size, from which the steps follow; give epochs")
+        raise ValueError(f"steps: {name} tunes epochs and batch size, from which the steps follow; give epochs")
     if settings["client_schedule"] is not None:
-        raise ValueError("client_schedule: FATHOM tunes the clients' learning rate itself")
+        raise ValueError(f"client_schedule: {name} tunes the clients' learning rate itself")
     if settings["timing"] is not None and settings["timing"].sets_epochs:
-        raise ValueError("tuner: the timing draws how long clients train, which FATHOM tunes; give it epochs=None")
+        raise ValueError(f"tuner: the timing draws how long clients train, which {name} tunes; give it epochs=None")
 
 
 def _check_sent(settings: Mapping[str, Any]) -> None:
     compression = settings["compression"]
     if compression is None:
         return
-    if not isinstance(compression, Compression):
-        wanted = "must have encode, message_bytes and feedback, as those of fastfed.compression"
-        raise TypeError(f"compression: {wanted}, got {compression!r}")
+    fits("compression", compression, Compression, "fastfed.compression")
     if settings["exchange"] is not None and settings["exchange"].up > 0:
         raise ValueError("compression: is for deltas, and this exchange sends another vector up, uncompressed")
 
@@ -133,8 +130,7 @@ def _check_aggregation(settings: Mapping[str, Any]) -> None:
     reduction = settings["aggregation"]
     if reduction is None:
         return
-    if not isinstance(reduction, Reduction):
-        raise TypeError(f"aggregation: must have a method reduce, as those of fastfed.aggregate, got {reduction!r}")
+    fits("aggregation", reduction, Reduction, "fastfed.aggregate")
     name = type(reduction).__name__
     if getattr(reduction, "alike", False) and settings["weights"] != "uniform":
         raise ValueError(f'weights: in a {name} all clients count alike; give weights="uniform"')

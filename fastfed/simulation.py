@@ -30,6 +30,7 @@ from .hooks import Evaluating, Hooked, Saving, Showing, Target, Writing
 from .losses import Loss
 from .packing import Packing
 from .plan import LocalWork, Orders, Planner, Poisson, RoundPlan, SyncPlanner, Tuning, participation
+from .plan.round import Clocked
 from .privacy import Ledger, Privacy
 from .record import costs
 from .record.evaluate import Evaluator, evaluation_visit, metric_of
@@ -52,10 +53,10 @@ from .schedules import Schedule
 from .server import ServerModel
 from .servers import FedAvg, Server
 from .settings import check_privacy, check_settings
-from .timing import EventPlanner, Timing
+from .timing import Timing
 from .train import Outcome, RoundWork
 from .train.executors import make
-from .tune import Fathom, Tuner, Untuned
+from .tune import Tuner, TunerSettings, Untuned
 
 
 class Simulation:
@@ -105,7 +106,7 @@ class Simulation:
         server_schedule: Schedule | None = None,
         exchange: Exchange | None = None,
         timing: Timing | None = None,
-        tuner: Fathom | None = None,
+        tuner: TunerSettings | None = None,
         privacy: Privacy | None = None,
         compression: Compression | None = None,
         seed: int = 0,
@@ -250,7 +251,7 @@ class Simulation:
 
     def flush(self) -> Row | None:
         """On a simulated clock, a round with the updates that are in the buffer now; None if there are none."""
-        if not isinstance(self.planner, EventPlanner):
+        if not isinstance(self.planner, Clocked):
             raise ValueError("timing: only a simulated clock (EventDriven, Waves) has a buffer to flush")
         clock = _Clock()
         with clock("plan"):
@@ -421,7 +422,7 @@ class Simulation:
     def _end_of_run(self, rounds: int | None, until: int | None, until_clock: float | None) -> int:
         """After how many rounds in all a run ends."""
         if until_clock is not None:
-            if not isinstance(self.planner, EventPlanner):
+            if not isinstance(self.planner, Clocked):
                 raise ValueError("until_clock: only a simulated clock (timing EventDriven or Waves) has a time")
             if not 0 <= until_clock < math.inf:
                 raise ValueError(f"until_clock: must be a number of seconds >= 0, got {until_clock!r}")
@@ -436,7 +437,7 @@ class Simulation:
 
     def _ends_with_this_round(self, end: int, horizon: float, flush: bool) -> bool:
         """Whether no other round is complete by the `end`, or by the `horizon` of the simulated clock."""
-        if self.round == end or horizon == math.inf or not isinstance(self.planner, EventPlanner):
+        if self.round == end or horizon == math.inf or not isinstance(self.planner, Clocked):
             return self.round == end
         if self.planner.plan(self.round, self.tuning, horizon) is not None:
             return False

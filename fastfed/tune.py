@@ -32,6 +32,19 @@ class Tuner(Protocol):
     def load(self, state: dict[str, Tensor]) -> Tuning: ...
 
 
+class TunerSettings(Protocol):
+    """Settings of a tuner. `counting`: how fractions of epochs become steps."""
+
+    @property
+    def counting(self) -> Counting: ...
+
+    def check(self, client: Client) -> None:
+        """Refuses optimizers that it cannot tune."""
+
+    def begin(self, x: Tensor, lr: float, epochs: float, batch_size: int) -> Tuner:
+        """The tuner of a run of a model like `x` (d,) that begins with these settings."""
+
+
 class Untuned:
     """Leaves every setting as it is."""
 

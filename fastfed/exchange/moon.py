@@ -31,6 +31,7 @@ class PreviousModels:
     down = 0
     up = 0
     kept = 1
+    any_timing = True
 
     def __post_init__(self) -> None:
         check_settings(self.mu, self.temperature, self.head)

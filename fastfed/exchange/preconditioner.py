@@ -21,6 +21,7 @@ class Preconditioner:
     down = 1
     up = 0
     kept = 0
+    any_timing = False
     split = None
 
     def check(self, client: Client, server: Server) -> None:

@@ -14,11 +14,12 @@ from ..train.split import Split
 
 class Exchange(Protocol):
     """Settings of an exchange: how many vectors besides the model it sends `down` to a client and `up` from it, and how
-    many a client has `kept` between its rounds."""
+    many a client has `kept` between its rounds. `any_timing`: it works where rounds are not synchronous, too."""
 
     down: int
     up: int
     kept: int
+    any_timing: bool
 
     @property
     def split(self) -> Split | None:

@@ -25,6 +25,7 @@ class ControlVariates:
     down = 1
     up = 1
     kept = 1
+    any_timing = False
     split = None
 
     def check(self, client: Client, server: Server) -> None:

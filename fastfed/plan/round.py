@@ -6,7 +6,7 @@ import math
 import numbers
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -260,6 +260,14 @@ class Planner(Protocol):
     def tensors(self) -> dict[str, Tensor]: ...
 
     def load(self, tensors: dict[str, Tensor]) -> None: ...
+
+
+@runtime_checkable
+class Clocked(Planner, Protocol):
+    """A planner with a simulated clock, whose rounds a run may complete before their time."""
+
+    def arrived(self, round: int, tuning: Tuning) -> RoundPlan:
+        """The round of the updates that are in the buffer now."""
 
 
 class Memoryless:

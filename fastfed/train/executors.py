@@ -8,8 +8,8 @@ from typing import Protocol
 import torch
 from torch import nn
 
+from ..checks import nearest
 from ..data import Examples
-from ..kernels.table import nearest
 from ..losses import Loss, find_padded_loss
 from ..program import Unsupported
 from .batched import Batched

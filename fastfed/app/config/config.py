@@ -10,9 +10,9 @@ from typing import Any
 
 from torch import nn
 
+from ...checks import nearest
 from ...data import Federation
 from ...devices import find_devices
-from ...kernels.table import nearest
 from ...simulation import Simulation
 from . import document as documents
 from . import method as methods

@@ -10,8 +10,8 @@ from types import ModuleType
 from typing import Any, get_type_hints
 
 from ... import aggregate, clients, compression, data, exchange, methods, models, schedules, servers, timing, tune
+from ...checks import nearest
 from ...data import Dataset
-from ...kernels.table import nearest
 from .errors import ConfigError
 from .options import REQUIRED, options_of
 

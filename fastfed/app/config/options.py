@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 from pydantic import BaseModel, ConfigDict, Field, Strict, ValidationError, create_model
 from torch import Tensor
 
-from ...kernels.table import nearest
+from ...checks import nearest
 from .errors import ConfigError, located
 
 NONE = "none"  # how a file writes None, which TOML lacks: only where None is allowed

@@ -25,7 +25,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ...kernels.table import nearest
+from ...checks import nearest
 from ..config import ConfigError
 from ..report.entries import flatten
 from .grid import Axis, make_axis, parse_axis
