@@ -28,14 +28,14 @@ test: style ## style, then every test: CPU backends, Triton's interpreter, CUDA 
 	$(BIN)/pytest -m "not exhaustive" -n 2 --dist loadgroup
 	TRITON_INTERPRET=1 FASTFED_TILES=wide $(BIN)/pytest -m backend -n 2 tests/kernels
 	TRITON_INTERPRET=1 $(BIN)/pytest -m backend -n 2 tests/kernels/test_triton_races.py
-	TRITON_INTERPRET=1 $(BIN)/pytest -m "device and not exhaustive" -n 2 tests/train tests/golden
+	TRITON_INTERPRET=1 $(BIN)/pytest -m "device and not exhaustive" -n 2 tests/train tests/aggregate
 	FASTFED_CUDA_HOST=1 $(BIN)/pytest -m backend -n 2 tests/kernels
 
 # Slow: the interpreter pays per program, and the tiles that ship are small.
 device-proof: export OMP_WAIT_POLICY = passive
 device-proof: $(VENV)/.built ## every test of the Triton kernels at the tile sizes that ship, and under the race detector
 	TRITON_INTERPRET=1 FASTFED_RACES=1 $(BIN)/pytest -m backend -n 2 tests/kernels
-	TRITON_INTERPRET=1 $(BIN)/pytest -m device -n 2 tests/train tests/golden
+	TRITON_INTERPRET=1 $(BIN)/pytest -m device -n 2 tests/train tests/golden tests/aggregate
 	$(BIN)/pytest -m exhaustive -n 2 tests/kernels
 
 rule-proof: $(VENV)/.built ## add the rules of docs/adding_a_rule.md to a scratch copy, build it, run them on every backend

@@ -24,7 +24,7 @@ import typer
 from typer.testing import CliRunner
 
 import fastfed as ff
-from fastfed import cli, config, sweep
+from fastfed.app import cli, config, sweep
 from fastfed.bench import device_costs, events, gpu_report, host_time
 from fastfed.bench.kernels import cases
 
