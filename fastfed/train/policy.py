@@ -13,20 +13,22 @@ from .work import Outcome, RoundWork
 
 def policy_weights(work: RoundWork, steps: Tensor) -> Tensor:
     """What each client counts, (clients,) float64, as if no delta were refused; 0 without steps."""
-    assert isinstance(work.policy.weights, Tensor)
-    weights = torch.where(steps > 0, work.policy.weights, 0.0)
-    return shares(weights) if work.policy.normalised else weights
+    policy = work.weighing
+    assert isinstance(policy.weights, Tensor)
+    weights = torch.where(steps > 0, policy.weights, 0.0)
+    return shares(weights) if policy.normalised else weights
 
 
 def multipliers(work: RoundWork, weights: Tensor) -> Tensor:
     """What deltas of clients that count so much are multiplied by: (clients,) float64."""
-    return weights if work.policy.scale is None else weights * work.policy.scale
+    scale = work.weighing.scale
+    return weights if scale is None else weights * scale
 
 
 def rest(work: RoundWork, weights: Tensor, refused: Tensor) -> float | None:
     """What the sum must be divided by because the clients of `refused` (clients,) bool leave their share to the others;
     None if they do not."""
-    if not work.policy.normalised or not bool(refused.any()):
+    if not work.weighing.normalised or not bool(refused.any()):
         return None
     return float(weights[~refused].sum())
 

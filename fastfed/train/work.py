@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import numbers
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Literal
 
 import torch
@@ -20,7 +21,7 @@ from .contrast import Contrast
 class DeltaPolicy:
     """How the deltas ``D_i = x_i - start`` become one sum.
 
-    `weights`: "examples" (n_i), "uniform", or a (clients,) tensor; a work has numbers, (clients,) float64 on the CPU.
+    `weights`: "examples" (n_i), "uniform", or a (clients,) tensor.
     `normalised`: they are made to sum to 1 over the clients that count (default: if named; given ones are taken as they
     are). `divide_by_steps` makes D_i an average move per local step; then `clip` scales it down to that norm. `scale`
     (clients,) then multiplies deltas, without a change in what they count. A client with a non-finite delta, without
@@ -87,7 +88,6 @@ class RoundWork:
 
     def __post_init__(self) -> None:
         _check_work(self)
-        object.__setattr__(self, "policy", self.policy.of(self.counts))
 
     def __len__(self) -> int:
         return self.ids.numel()
@@ -96,6 +96,11 @@ class RoundWork:
     def counts(self) -> Tensor:
         """How many examples each client has: (clients,) int64."""
         return self.offsets[1:] - self.offsets[:-1]
+
+    @cached_property
+    def weighing(self) -> DeltaPolicy:
+        """The policy in numbers."""
+        return self.policy.of(self.counts)
 
     def start_of(self, client: int) -> Tensor:
         """The start model (d,) of the client at this position."""

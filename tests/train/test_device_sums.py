@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 import fastfed as ff
-from fastfed import aggregate
+from fastfed.aggregate import result as aggregate
 from fastfed.kernels import registry
 from fastfed.train import DeltaPolicy, Outcome, RoundWork
 from fastfed.train.batches import steps_taken
