@@ -333,7 +333,7 @@ def test_a_rule_is_as_few_files_as_the_page_says() -> None:
         assert len({change.file for change in changes(text)} - {"README.md"}) == most
 
 
-@pytest.mark.xdist_group("docs")
+@pytest.mark.exhaustive
 def test_the_page_adds_rules(extended: Path) -> None:
     """On the backends that Python makes, without the five large ones of the cases."""
     small = "nesterov and (reference or numba) and not (1000003 or 4097)"
