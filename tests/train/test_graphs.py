@@ -160,3 +160,18 @@ def test_rooms_keep_their_places_until_they_grow() -> None:
     assert held.room("y", (2, 3)).data_ptr() != first.data_ptr()
     assert held.room("x", (5, 5)).shape == (5, 5)
     assert held.room("none", (0, 4)).shape == (0, 4)
+
+
+def test_sparse_inputs_are_replayed_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows of other examples, with other columns, into the same buffer."""
+    torch.manual_seed(3)
+    module = nn.Sequential(nn.Linear(9, 5), nn.ReLU(), nn.Linear(5, 3))
+    dense = torch.where(normal(5, sum(SIZES), 9) > 0.8, normal(6, sum(SIZES), 9), 0.0)
+    examples = Examples(ff.data.Sparse.of(dense), labels(2, 3, sum(SIZES)))
+    launched, replayed = (Device(module, "cross_entropy", examples, device=DEVICE) for _ in range(2))
+    works = list(_rounds(ff.clients.SGD(lr=0.1), module))
+    with without_graphs(monkeypatch):
+        wanted = [launched.run(work) for work in works]
+    for work, one in zip(works, wanted, strict=True):
+        assert_same_bits(replayed.run(work), one)
+    assert replayed.arena.replayed == 1

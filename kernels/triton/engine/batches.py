@@ -54,19 +54,24 @@ def _gather(
 @triton.jit
 def _gather_sparse(starts, columns, values, rows, row_stride, out, lengths, STRIDE: tl.constexpr, BATCH: tl.constexpr,
                    BLOCK: tl.constexpr):  # fmt: skip
-    """One example's entries into a row of zeros."""
+    """One example's entries into a row that is otherwise zero."""
     program = tl.program_id(0)
     client = (program // BATCH).to(tl.int64)
     example = program % BATCH
+    to = out + (client * BATCH + example) * STRIDE
+    for first in range(0, STRIDE, BLOCK):
+        column = first + tl.arange(0, BLOCK)
+        tl.store(to + column, 0.0, mask=column < STRIDE)
     if example >= tl.load(lengths + client):
         return
+    tl.debug_barrier()  # the zeros are there before the entries
     row = tl.load(rows + client * row_stride + example)
     begin, end = tl.load(starts + row), tl.load(starts + row + 1)
     for first in range(begin, end, BLOCK):
         entry = first + tl.arange(0, BLOCK)
         column = tl.load(columns + entry, mask=entry < end, other=0)
         number = tl.load(values + entry, mask=entry < end, other=0.0)
-        tl.store(out + (client * BATCH + example) * STRIDE + column, number, mask=entry < end)
+        tl.store(to + column, number, mask=entry < end)
 
 
 @triton.jit
@@ -98,7 +103,6 @@ def gather_sparse(
     starts: Tensor, columns: Tensor, values: Tensor, rows: Tensor, out: Tensor, lengths: Tensor, stride: int, batch: int
 ) -> None:
     """Rows of a sparse store into `out` (clients, batch, stride)."""
-    out.zero_()
     args = (starts, columns, values, rows, rows.stride(0), out, lengths)
     launch(_gather_sparse, len(rows) * batch, out, *args, warps=1, STRIDE=stride, BATCH=batch, BLOCK=128)
 
