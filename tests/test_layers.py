@@ -89,5 +89,5 @@ def test_every_module_belongs_to_a_layer() -> None:
         "_version",
         "__init__",
     }
-    there = {path.stem for path in PACKAGE.iterdir() if path.suffix == ".py" or (path.is_dir() and path.stem[0] != "_")}
+    there = {file.stem for file in PACKAGE.glob("*.py")} | {file.parent.name for file in PACKAGE.glob("*/__init__.py")}
     assert there <= known, there - known
