@@ -67,11 +67,8 @@ class Chain:
         delta, columns = outcome.delta, dict[str, Any]()
         if self.keeps_deltas:
             delta, columns = self._by_stages(plan, outcome, policy, share)
-        if self.noise is not None:
-            delta, told = self.noise.added(plan.round, delta)
-            columns |= told
-            self.noise.adapt(plan.round, self._norms(outcome)[counts])
-        return summary(delta, outcome, counts, share, noisy=self._is_noisy, columns=columns)
+        delta, told = self._with_noise(plan.round, delta, self._norms(outcome)[counts])
+        return summary(delta, outcome, counts, share, noisy=self._is_noisy, columns=columns | told)
 
     def _by_stages(
         self, plan: RoundPlan, outcome: Outcome, policy: DeltaPolicy, share: Tensor
@@ -103,6 +100,14 @@ class Chain:
             return self.reduction.reduce(deltas, weights * scale)
         return self.reduction.reduce(deltas.mul_(scale.to(deltas)[:, None]), weights)
 
+    def _with_noise(self, round: int, delta: Tensor, norms: Tensor) -> tuple[Tensor, dict[str, Any]]:
+        """The sum with noise, if any, and what a row tells of it; `norms` (n,) of who counts move the bound."""
+        if self.noise is None:
+            return delta, {}
+        noisy = self.noise.added(round, delta)
+        self.noise.adapt(round, norms)
+        return noisy
+
     def _norms(self, outcome: Outcome) -> Tensor:
         """Of the deltas as they are clipped, (n,) float64."""
         norms = outcome.scalars["delta_norm"]
@@ -117,11 +122,8 @@ class Chain:
         nobody = torch.zeros(0, dtype=torch.float64)
         outcome = Outcome(torch.zeros_like(x), {"steps": nobody}, nobody.bool(), largest=0.0)
         delta, columns = outcome.delta, {} if self.compressor is None else {"bytes_up": 0}
-        if self.noise is not None:
-            delta, told = self.noise.added(plan.round, delta)
-            columns |= told
-            self.noise.adapt(plan.round, nobody)
-        return summary(delta, outcome, nobody.bool(), nobody, noisy=self._is_noisy, columns=columns)
+        delta, told = self._with_noise(plan.round, delta, nobody)
+        return summary(delta, outcome, nobody.bool(), nobody, noisy=self._is_noisy, columns=columns | told)
 
     def tensors(self) -> dict[str, Tensor]:
         own = {} if self.noise is None else self.noise.tensors()

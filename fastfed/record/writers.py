@@ -27,12 +27,12 @@ class JsonLines:
         self.path = Path(path)
         self.path.parent.mkdir(parents=True, exist_ok=True)
         scratch = self.path.with_name(f".{self.path.name}.{os.getpid()}")
-        scratch.write_text("".join(map(_line, history)))
+        scratch.write_text("".join(map(line, history)))
         scratch.replace(self.path)
         self._file = self.path.open("a")
 
     def write(self, row: Row) -> None:
-        self._file.write(_line(row))
+        self._file.write(line(row))
         self._file.flush()
 
     def close(self) -> None:
@@ -45,7 +45,8 @@ def read_json_lines(path: str | Path) -> History:
     return History([json.loads(line) for line in lines if line.endswith("\n")])
 
 
-def _line(row: Mapping[str, Any]) -> str:
+def line(row: Mapping[str, Any]) -> str:
+    """A row as a line of JSON."""
     return json.dumps(row, allow_nan=False) + "\n"
 
 

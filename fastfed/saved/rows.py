@@ -14,6 +14,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ..record.writers import line
+
 NAME = "history"
 _BACK = "back_to"
 
@@ -49,16 +51,16 @@ class Rows:
             self._begin_again()
             there = 0
         kept = self._kept(rows)
-        new = [_line(row) for row in rows[kept:]]
+        new = [line(row) for row in rows[kept:]]
         goes_back = kept < len(self._lines) or there > self._bytes
-        self._append("".join([_line({_BACK: kept})] * goes_back + new).encode())
+        self._append("".join([line({_BACK: kept})] * goes_back + new).encode())
         self._lines[kept:] = new
         return {"file": self._path.name, "bytes": self._bytes, "rows": len(rows), "sha256": self._hash.hexdigest()}
 
     def _kept(self, rows: Sequence[Mapping[str, Any]]) -> int:
         """How many of the lines hold. Rows change only at the end: the last of them may have been evaluated since."""
         known = min(len(self._lines), len(rows))
-        while known and self._lines[known - 1] != _line(rows[known - 1]):
+        while known and self._lines[known - 1] != line(rows[known - 1]):
             known -= 1
         return known
 
@@ -81,7 +83,7 @@ class Rows:
 def read(directory: str | Path, beginning: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The rows that a checkpoint holds; ValueError or OSError if the file is not what it was."""
     content = _beginning(Path(directory) / beginning["file"], beginning)
-    rows = [json.loads(line) for line in _lines_that_hold(content)]
+    rows = [json.loads(text) for text in _lines_that_hold(content)]
     if len(rows) != beginning["rows"]:
         raise ValueError(f"{beginning['file']} holds {len(rows)} rows, not {beginning['rows']}")
     return rows
@@ -97,11 +99,11 @@ def _beginning(path: Path, beginning: Mapping[str, Any]) -> bytes:
 
 def _lines_that_hold(content: bytes) -> list[str]:
     held: list[str] = []
-    for line in content.decode().splitlines(keepends=True):
-        if line.startswith(f'{{"{_BACK}"'):
-            del held[json.loads(line)[_BACK] :]
-        elif line.startswith('{"round"') and line.endswith("}\n"):
-            held.append(line)
+    for text in content.decode().splitlines(keepends=True):
+        if text.startswith(f'{{"{_BACK}"'):
+            del held[json.loads(text)[_BACK] :]
+        elif text.startswith('{"round"') and text.endswith("}\n"):
+            held.append(text)
     return held
 
 
@@ -110,7 +112,3 @@ def _free_name(home: Path) -> str:
     while (home / (name := f"{NAME}.jsonl" if number == 1 else f"{NAME}-{number}.jsonl")).exists():
         number += 1
     return name
-
-
-def _line(row: Mapping[str, Any]) -> str:
-    return json.dumps(row, allow_nan=False) + "\n"

@@ -24,7 +24,7 @@ from .optimizer import LocalOptimizer, Surroundings
 from .policy import DeltaSum
 from .split import Split
 from .stacked import Comparison, StackedBatch, StackedModel
-from .threads import one_thread_per_operation
+from .threads import check_memory, one_thread_per_operation
 from .trial import Trial
 from .work import Outcome, RoundWork, empty_scalars
 
@@ -55,10 +55,7 @@ class Batched:
         memory: int | None = None,
         split: Split | None = None,
     ) -> None:
-        if threads is not None:
-            raise ValueError(f"threads: executor 'batched' has no use for them, got {threads!r}")
-        if memory is not None and (isinstance(memory, bool) or not isinstance(memory, int) or memory < 1):
-            raise ValueError(f"memory: must be a whole number of bytes >= 1, or None, got {memory!r}")
+        check_memory(self.name, threads, memory)
         self.device, self.resident = torch.device(device), resident(examples, device)
         self.memory = _default_memory(self.device) if memory is None else memory
         self.model = StackedModel(module, loss, self.device)

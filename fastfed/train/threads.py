@@ -20,6 +20,14 @@ def check_threads(threads: int | None) -> None:
         raise ValueError(f"threads: must be a whole number >= 1, or None, got {threads!r}")
 
 
+def check_memory(executor: str, threads: int | None, memory: int | None) -> None:
+    """For executors whose clients share a device's memory instead of threads: bytes, a whole number >= 1, or None."""
+    if threads is not None:
+        raise ValueError(f"threads: executor {executor!r} has no use for them, got {threads!r}")
+    if memory is not None and (isinstance(memory, bool) or not isinstance(memory, int) or memory < 1):
+        raise ValueError(f"memory: must be a whole number of bytes >= 1, or None, got {memory!r}")
+
+
 @contextmanager
 def one_thread_per_operation() -> Iterator[None]:
     """Torch's operations run in one thread each: how they would share their work decides about the last bits."""

@@ -24,6 +24,7 @@ from ...program.lower import lower, with_pixel_columns
 from ..batches import steps_taken
 from ..model import fitting_examples
 from ..split import Split, head_of
+from ..threads import check_memory
 from ..work import Outcome, RoundWork
 from .arena import Arena
 from .chunk import Chunk
@@ -60,10 +61,7 @@ class Device:
         memory: int | None = None,
         split: Split | None = None,
     ) -> None:
-        if threads is not None:
-            raise ValueError(f"threads: executor 'device' has no use for them, got {threads!r}")
-        if memory is not None and (isinstance(memory, bool) or not isinstance(memory, int) or memory < 1):
-            raise ValueError(f"memory: must be a whole number of bytes >= 1, or None, got {memory!r}")
+        check_memory(self.name, threads, memory)
         self.device = torch.device(device)
         _check_device(self.device)
         self.program = _trace(module, examples, loss)
