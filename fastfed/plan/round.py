@@ -197,8 +197,11 @@ class Orders:
         for then in started.unique().tolist():
             factors[started == then] = factor("client_schedule", self.client_schedule, then)
         lr = torch.tensor(rates, dtype=torch.float64)[rule] * factors
-        if bool((lr == 0).any()) and any(client.rule == "delta_sgd" for client in optimizers(self.client)):
-            raise ValueError(f"client_schedule: Delta-SGD cannot start from a step size of 0, as in round {round}")
+        for client in optimizers(self.client) if bool((lr == 0).any()) else ():
+            if client.takes_lr and not client.admits_lr(0.0):
+                raise ValueError(
+                    f"client_schedule: client rule {client.rule!r} cannot start from 0, as in round {round}"
+                )
         return lr
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ..checks import nearest
 from ..data import Examples
@@ -18,6 +18,8 @@ from .eager import Eager
 from .split import Split
 from .work import Outcome, RoundWork
 
+Predict = Callable[[Tensor, Examples, Tensor], Tensor]  # packed model (d,), examples, rows (n,) -> outputs (n, ...)
+
 EXECUTORS = ("eager", "batched", "native", "device", "auto")
 
 
@@ -26,6 +28,10 @@ class Executor(Protocol):
 
     name: str
     why: str
+
+    @property
+    def predict(self) -> Predict | None:
+        """Computes the outputs of a packed model (d,) for rows (n,) of examples; None: torch has to."""
 
     def run(self, work: RoundWork) -> Outcome: ...
 
