@@ -159,7 +159,7 @@ class Orders:
         """The round of this cohort (n,). `epochs` (n,) replaces those of the local work; `age`, `scale` and `columns`
         are the plan's own."""
         sizes = self.sizes[cohort]
-        batch_size = self.local.batch_size if tuning.batch_size is None else max(1, int(tuning.batch_size + 0.5))
+        batch_size = self.local.batch_size if tuning.batch_size is None else max(1, nearest_whole(tuning.batch_size))
         wanted: Any = epochs if epochs is not None else self.local.epochs if tuning.epochs is None else tuning.epochs
         positions = self.local.positions_of(sizes, wanted)
         steps = self.local.steps_of(cohort, sizes, wanted, batch_size)
@@ -299,6 +299,20 @@ class SyncPlanner(Memoryless):
     def plan(self, round: int, tuning: Tuning, until: float = math.inf) -> RoundPlan:
         cohort = self.participation.cohort(round, self.orders.sizes.numel(), self.orders.seed)
         return self.orders.plan(round, cohort, tuning)
+
+
+def age_columns(age: Tensor) -> dict[str, object]:
+    """What the history tells of the ages (n,): mean, largest, and how many updates of each age, [age, number]."""
+    ages, number = age.unique(return_counts=True)
+    if len(age) == 0:
+        return {"age_mean": None, "age_max": None, "ages": []}
+    pairs = [list(pair) for pair in zip(ages.tolist(), number.tolist(), strict=True)]
+    return {"age_mean": float(age.double().mean()), "age_max": int(age.max()), "ages": pairs}
+
+
+def nearest_whole(value: float) -> int:
+    """The nearest whole number to one >= 0; of two, the larger."""
+    return int(value + 0.5)
 
 
 def factor(name: str, schedule: Schedule | None, round: int) -> float:
