@@ -157,7 +157,7 @@ def create(path: str | Path, config: Config, sim: Simulation) -> Path:
         INFO: _pretty(_info(home, config, sim)),
         CONFIG: config.toml(),
         CLIENTS: _pretty(who_has_what(sim.fed)),
-        COSTS: _pretty(asdict(costs.of(_method(config), sim.settings, sim.packing))),
+        COSTS: _pretty(asdict(costs.of(_method(config), sim.settings.by_name(), sim.packing))),
     }
     written: list[Path] = []
     was_there = home.exists()
@@ -219,7 +219,7 @@ def _info(home: Path, config: Config, sim: Simulation) -> dict[str, Any]:
         "status": "running",
         "error": None,
         "seed": config.seed,
-        "metric": "train_loss" if sim.fed.test is None else f"test_{metric_of(sim.settings['loss'])}",
+        "metric": "train_loss" if sim.fed.test is None else f"test_{metric_of(sim.settings.loss)}",
         **_circumstances(sim),
         "clients": len(sim.fed),
         "parameters": sim.packing.parameters,
@@ -252,7 +252,7 @@ def _circumstances(sim: Simulation) -> dict[str, Any]:
         },
         "executor": sim.executor.name,
         "why": sim.executor.why,
-        "threads": sim.settings["threads"] or torch.get_num_threads(),
+        "threads": sim.settings.threads or torch.get_num_threads(),
     }
 
 

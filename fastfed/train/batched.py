@@ -43,6 +43,7 @@ class Batched:
 
     name = "batched"
     why = "clients train side by side as stacked tensors"
+    predict = None
 
     def __init__(
         self,

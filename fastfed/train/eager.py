@@ -33,6 +33,7 @@ class Eager:
 
     name = "eager"
     why = "plain autograd runs any module with any loss"
+    predict = None
 
     def __init__(
         self,

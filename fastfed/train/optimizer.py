@@ -65,7 +65,7 @@ class LocalOptimizer:
             given["lr"] = self.learning_rate(step)
         if self.anchored:
             given["anchor"] = self.around.anchor
-        if self.client.rule == "sps":
+        if CLIENT_RULES[self.client.rule].step_size == "sps":
             given["loss"] = loss
         if self.counts_epochs:
             given["epoch"] = epoch

@@ -114,7 +114,7 @@ def arrivals(case: Case) -> list[list[Arrival]]:
     sim = simulation(torch.float64, "eager", settings_of(case))
     found = []
     for t in range(ROUNDS):
-        plan = sim.planner.plan(t, sim.tuning)
+        plan = sim.planner.plan(t, sim.tuner.tuning)
         assert plan is not None
         assert plan.age is not None
         buffer = []

@@ -155,7 +155,7 @@ def choices(case: Case) -> list[list[Choice]]:
     sim = simulation(torch.float64, "eager", case.simulated())
     found = []
     for t, cohort in enumerate(COHORTS):
-        plan = sim.planner.plan(t, sim.tuning)
+        plan = sim.planner.plan(t, sim.tuner.tuning)
         assert plan is not None
         assert plan.rule is not None
         assert plan.cohort.tolist() == sorted(cohort)
