@@ -10,8 +10,8 @@ from torch import Tensor
 
 from .. import kernels
 from ..clients import Client
-from ..kernels.phases import rules
 from ..kernels.table import CLIENT_RULES
+from ..kernels.torch_rules import rules
 from ..packing import Packing
 
 
