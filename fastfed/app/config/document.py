@@ -24,11 +24,18 @@ _KEY = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
 
 
 def read(path: str | Path) -> dict[str, Any]:
-    """The tables of a file."""
+    """The tables of a file that a user names."""
+    if not Path(path).exists():
+        raise ConfigError(f"{path}: no such file; `fastfed init {path}` writes one to begin with")
+    return read_alone(path)
+
+
+def read_alone(path: str | Path) -> dict[str, Any]:
+    """What a file says itself."""
     try:
         return tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise ConfigError(f"{path}: no such file; `fastfed init {path}` writes one to begin with") from None
+        raise ConfigError(f"{path}: no such file") from None
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read ({error.strerror or error})") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

@@ -12,7 +12,7 @@ from . import running
 from .document import SWEEP
 from .kinds import CLIENTS, METHODS, MODELS, name_of
 from .options import either, list_of, one_of, plain_model, table_model
-from .parts import SCHEDULE, TABLES, blend_model
+from .parts import CHOICES, SCHEDULE, blend_model
 from .source import data_models
 
 
@@ -47,7 +47,7 @@ def file_model() -> type[BaseModel]:
         ),
         "run": running.model(),
     }
-    for name, table in TABLES.items():
+    for name, table in CHOICES.items():
         keys[name] = either([table.model(kind) for kind in table.kinds])
     keys["client"] = either([keys["client"], blend_model(), *_named_by_methods()])
     keys["privacy"] = table_model(Privacy)
