@@ -150,7 +150,7 @@ def _nested(place: str, made: Any) -> Iterator[tuple[str, Any]]:
 
 
 def load(path: str | Path, sets: Iterable[str] = (), data: Sequence[str] = ()) -> Config:
-    """The configuration of a file, with dotted overrides such as "server.lr=0.1" put in.
+    """The configuration of a file and its bases, with dotted overrides such as "server.lr=0.1" put in.
 
     `data` is what ``--data`` says: directories to read in place of the file's ("mnist=DIR": if the data is mnist), or
     "synthetic" for made-up data of the same shapes. Relative directories, the file's too, are relative to the working
@@ -187,11 +187,14 @@ def parse(tables: Mapping[str, Any]) -> Config:
 
 
 def _check_keys(tables: Mapping[str, Any]) -> None:
+    if documents.BASE in tables:
+        raise ConfigError(f"{documents.BASE}: is a key of files, read before anything is set")
     if documents.SWEEP in tables:
         raise ConfigError(f"{documents.SWEEP}: this file describes many runs; `fastfed sweep` runs them")
     for key in tables:
         if key not in _KEYS:
-            raise ConfigError(f"{key}: no such key or table (there are {', '.join(_KEYS)}).{nearest(key, _KEYS)}")
+            known = (*_KEYS, documents.BASE)
+            raise ConfigError(f"{key}: no such key or table (there are {', '.join(known)}).{nearest(key, known)}")
     if not isinstance(tables.get("name", ""), str):
         raise ConfigError(f"name: must be a string, got {tables['name']!r}")
     if "method" in tables:
