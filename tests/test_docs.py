@@ -149,21 +149,24 @@ def test_a_command_that_does_otherwise_is_noticed() -> None:
             run_page("wrong", page.format(command, shown), commands=True)
 
 
-def configurations(text: str) -> list[dict[str, Any]]:
-    """The tables of a page's TOML blocks: files as they are, other tables in place of those of the file before them."""
+def configurations(text: str, home: Path) -> list[dict[str, Any]]:
+    """The tables of a page's TOML blocks: files as they are, on their bases, which a page shows before them; other
+    tables in place of those of the file before them."""
     found: list[dict[str, Any]] = []
     file: dict[str, Any] = {}
     for block in blocks(text):
         if block.language == "toml":
-            tables = config.document.tomllib.loads(block.text)
-            file, tables = (tables, tables) if _file_of(block) else (file, {**file, **tables})
-            found.append(tables)
+            name = _file_of(block)
+            if name:
+                (home / name).write_text(block.text)
+                file = config.document.read(home / name)
+            found.append(file if name else {**file, **config.document.tomllib.loads(block.text)})
     return found
 
 
 @pytest.mark.parametrize("page", [page for page, text in PAGES.items() if "```toml" in text])
 def test_configurations_are_accepted(page: str, tmp_path: Path) -> None:
-    for tables in configurations(PAGES[page]):
+    for tables in configurations(PAGES[page], tmp_path):
         if "sweep" in tables:
             (tmp_path / "sweep.toml").write_text(config.document.write(tables))
             assert sweep.plan(tmp_path / "sweep.toml").points

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from . import runs
-from .config import Config, ConfigError, parse
+from .config import Config, parse
 
 _SHARED: Mapping[str, Any] = {
     "data": {"name": "digits", "partition": "dirichlet", "clients": 100, "alpha": 0.3},
@@ -63,10 +63,9 @@ def _held(config: Config, home: Path, rounds: int) -> runs.Run | None:
     if not runs.holds_run(home):
         return None
     there = runs.read(home)
-    try:
-        runs.is_finished(config, home)
-    except ConfigError as error:
-        raise runs.RunExists(_taken(home, str(error).partition(";")[0])) from error
+    difference = runs.difference_from(there, config)
+    if difference is not None:
+        raise runs.RunExists(_taken(home, difference))
     if len(there.history) > rounds:
         raise runs.RunExists(_taken(home, f"it has {len(there.history)} rounds, and {rounds} were asked for"))
     return there

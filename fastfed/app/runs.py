@@ -37,7 +37,7 @@ from ..record.history import History
 from ..record.writers import read_json_lines
 from ..saved import checkpoint as checkpoints
 from ..simulation import Simulation
-from .config import Config, ConfigError
+from .config import CHANGE_NO_RESULT, Config, ConfigError
 from .config import document as documents
 from .config.options import without_none
 from .doctor import machine
@@ -45,10 +45,7 @@ from .doctor import machine
 CONFIG, INFO, ROUNDS, CLIENTS, COSTS = "config.toml", "run.json", "rounds.jsonl", "clients.json", "costs.json"
 CHECKPOINT, TRACEBACK = "checkpoint", "traceback.txt"
 
-# What --resume may change: none of it changes a bit of the rounds that were run.
-_MAY_CHANGE = ("name", "run.rounds", "run.until_clock", "run.target", "run.threads", "run.checkpoint_every", "run.keep",
-               "data.root", "data.images", "data.directory", "data.path")  # fmt: skip
-_ENDS_IT = ("run.rounds", "run.until_clock", "run.target")
+_ENDS_IT = ("run.rounds", "run.until_clock", "run.target")  # --resume may change them: the rounds that were run stay
 
 _MOST_SIZES, _MOST_COUNTED = 10_000, 100  # clients that clients.json tells the sizes of, and the classes of
 
@@ -120,9 +117,9 @@ def read(path: str | Path) -> Run:
 
 def _tables(path: Path) -> dict[str, Any]:
     try:
-        return documents.read(path)
+        return documents.read_alone(path)
     except ConfigError as error:
-        raise DamagedRun(str(error).partition(";")[0]) from error
+        raise DamagedRun(str(error)) from error
 
 
 def _rows(path: Path) -> History:
@@ -328,22 +325,28 @@ def execute(
     with alone(home):
         sim = _taken_up(config, home, fed) if sim is None else sim
         with _kept_in_mind(home):
-            going = {**config.going, "until": config.going.get("rounds")}
-            going.pop("rounds", None)
-            sim.run(**going, checkpoint=home / CHECKPOINT, log=home / ROUNDS, progress=progress)
+            asked = {**config.run_settings, "until": config.run_settings.get("rounds")}
+            asked.pop("rounds", None)
+            sim.run(**asked, checkpoint=home / CHECKPOINT, log=home / ROUNDS, progress=progress)
     return read(home)
 
 
 def is_finished(config: Config, path: str | Path) -> bool:
     """Whether a directory holds this run, done. A run of another configuration is refused."""
     run = read(path)
+    difference = difference_from(run, config)
+    if difference is not None:
+        raise ConfigError(f"{difference}; --resume goes on with the same run")
     changed = _differences(run.config, without_none(config.resolved()))
-    for key, (before, now) in changed.items():
-        if key not in _MAY_CHANGE:
-            raise ConfigError(
-                f"{key}: the run in {path} has {before!r}, got {now!r}; --resume goes on with the same run"
-            )
     return run.status == "done" and not any(key in changed for key in _ENDS_IT)
+
+
+def difference_from(run: Run, config: Config) -> str | None:
+    """What makes a configuration another run than this one, in words; None where it is the same, longer perhaps."""
+    for key, (before, now) in _differences(run.config, without_none(config.resolved())).items():
+        if key not in (*CHANGE_NO_RESULT, *_ENDS_IT):
+            return f"{key}: the run in {run.path} has {before!r}, got {now!r}"
+    return None
 
 
 def _differences(before: Mapping[str, Any], now: Mapping[str, Any], prefix: str = "") -> dict[str, tuple[Any, Any]]:

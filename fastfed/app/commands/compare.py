@@ -87,10 +87,10 @@ def _readable(differences: Grid) -> Grid:
 
 def _told(order: list[Summary], metric: str | None, target: float | None) -> dict[str, Any]:
     from ..report import differing
-    from ..report.entries import is_place, is_seed
+    from ..report.entries import tells_apart
 
     firsts = [one.group.entries[0] for one in order]
-    found = {key: values for key, values in differing(firsts).items() if not is_seed(key) and not is_place(key)}
+    found = {key: values for key, values in differing(firsts).items() if tells_apart(key)}
     return {"metric": metric, "target": target, "runs": [_row(one) for one in order], "differences": found}
 
 

@@ -56,11 +56,11 @@ def _summary(function: object) -> str:
 
 
 def _keys(function: Callable[..., Any]) -> Iterator[str]:
-    from ..config.options import REQUIRED, options_of
+    from ..config.options import NO_DEFAULT, arguments_of
 
-    for option in options_of(function).values():
-        if option.name != "data":
-            yield option.name if option.default is REQUIRED else f"{option.name} = {option.default!r}"
+    for argument in arguments_of(function).values():
+        if argument.name != "data":
+            yield argument.name if argument.default is NO_DEFAULT else f"{argument.name} = {argument.default!r}"
 
 
 def _partitions() -> Iterator[str]:

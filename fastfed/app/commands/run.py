@@ -43,6 +43,8 @@ def run(
 ) -> None:
     """Run a configuration.
 
+    A file may name another as its base, and say only what differs.
+
     The directory gets the configuration with every default stated, a row per round, checkpoints, and what it ran on.
     Ctrl-C leaves a checkpoint (exit code 130); the same command with --resume goes on to the same bits.
 

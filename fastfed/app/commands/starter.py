@@ -14,6 +14,7 @@ STARTER = """\
 # Every key that is left out has its default; the run's own config.toml states them all.
 # `fastfed methods` and `fastfed data list` show what there is to choose from.
 
+# base = "other.toml"     # begin with another file, and say only what differs
 name = "FedYogi on digits"
 method = "fedyogi"        # without a method, [client] and [server] each name a rule = "..."
 

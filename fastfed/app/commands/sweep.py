@@ -16,7 +16,7 @@ from .terminal import FAILED, INTERRUPTED, complain, console, say
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
-    from ..sweep import Outcome, Plan, Report
+    from ..sweep import Plan, PointOutcome, Report
     from ..sweep.runner import Event, Tell
 
 _MOST_POINTS_SHOWN = 20
@@ -141,7 +141,7 @@ def _words(event: Event) -> str:
     return f"[{event.done}/{event.total}] {one.point.label}, seed {one.point.seed}: {', '.join(told)}"
 
 
-def _value(one: Outcome) -> str:
+def _value(one: PointOutcome) -> str:
     from ..report.entries import MISSING
     from ..report.words import name_of, value_of
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
@@ -17,23 +16,26 @@ from ...simulation import Simulation
 from . import document as documents
 from . import method as methods
 from . import running
-from .errors import ConfigError
+from .errors import ConfigError, in_file, keyed
 from .kinds import METHODS, find, name_of
 from .options import without_none, written
-from .parts import BLEND, SERVER, TABLES, make_blend, make_privacy, write_client
-from .source import Data, Source, check_fit, make_model, model_source
+from .parts import BLEND, CHOICES, SERVER, make_blend, make_privacy, write_client
+from .source import PATHS, Data, Source, check_fit, make_model, model_source
 from .stand_ins import check_data, with_data
 
 _KEYS = (
     "name", "method", "method_options", "data", "model", "client", "server", "run", "schedule", "timing", "tuner",
     "privacy", "compression", "aggregation", "exchange",
 )  # fmt: skip
+# Dotted keys that say how a run is called, where files are and how many hands there are, not what is computed.
+CHANGE_NO_RESULT = ("name", "run.threads", "run.checkpoint_every", "run.keep", *PATHS)
 _FURTHER = ("timing", "tuner", "privacy", "compression", "aggregation", "exchange")  # tables of settings, each optional
 
 
 @dataclass(frozen=True)
 class Config:
-    """What a file says. `settings` are arguments of ``Simulation``, `going` those of its `run`; defaults are left out.
+    """What a file says. `settings` are arguments of ``Simulation``, `run_settings` those of its `run`; defaults are
+    left out.
 
     `method_options` are what the method was called with: its own switches, and the rules it leaves open. `name` is how
     a run is called, None for the name of its directory.
@@ -45,12 +47,12 @@ class Config:
     data: Data
     model: Source
     settings: Mapping[str, Any]
-    going: Mapping[str, Any]
+    run_settings: Mapping[str, Any]
 
     @property
     def seed(self) -> int:
         """The seed of cohorts, batches and the model's first weights."""
-        return int(running.write({**self.settings, **self.going})["seed"])
+        return int(running.write({**self.settings, **self.run_settings})["seed"])
 
     def federation(self) -> Federation:
         """Loads the data and deals it to clients."""
@@ -68,9 +70,10 @@ class Config:
         check_fit(model, fed, running.write(self.settings)["loss"])
         try:
             sim = Simulation(model, fed, **self.settings)
-            sim.run(**{**self.going, **({"rounds": 0} if self._counts else {})}, progress=False)  # checks the rest
+            no_rounds = {"rounds": 0} if self._counts else {}
+            sim.run(**{**self.run_settings, **no_rounds}, progress=False)  # checks the rest
         except (ValueError, TypeError) as error:
-            raise ConfigError(self.located(error)) from error
+            raise ConfigError(keyed(error, self._keys())) from error
         return sim
 
     def _check_device(self) -> None:
@@ -79,28 +82,23 @@ class Config:
         try:
             find_devices(device)
         except ValueError as error:
-            raise ConfigError(f"run.{error}") from error
+            raise ConfigError(keyed(error, self._keys())) from error
 
     @property
     def _counts(self) -> bool:
         """Whether the number of rounds, if there is one, is one."""
-        rounds = self.going.get("rounds")
+        rounds = self.run_settings.get("rounds")
         return rounds is None or rounds >= 0
 
-    def located(self, error: Exception) -> str:
-        """The sentence of a simulation's error, with the dotted key of the setting that it names."""
-        begins = re.match(r"\w+", str(error))
-        word = begins[0] if begins else ""
-        if word.endswith("_schedule"):
-            return f"schedule.{str(error).replace('_schedule', '', 1)}"
-        if word in running.options():
-            return f"run.{error}"
+    def _keys(self) -> dict[str, str]:
+        """The dotted key of every argument that a simulation or its parts may refuse. Where two parts have the same
+        one, it is the first's."""
+        keys: dict[str, str] = {}
         for table in ("client", "server", *_FURTHER):
-            made = self.settings.get(table)
-            for place, part in _nested(table, made):
-                if any(field.name == word for field in fields(part)):
-                    return f"{place}.{error}"
-        return str(error)
+            for place, part in _nested(table, self.settings.get(table)):
+                keys = {field.name: f"{place}.{field.name}" for field in fields(part)} | keys
+        of_run = {name: f"run.{name}" for name in running.arguments()}
+        return keys | of_run | {f"{side}_schedule": f"schedule.{side}" for side in running.SIDES}
 
     def resolved(self) -> dict[str, Any]:
         """Every key with its value, defaults included; None where a file would say "none"."""
@@ -115,7 +113,7 @@ class Config:
         tables["model"] = {"name": self.model.name, **self.model.arguments()}
         tables["client"] = self._client_table()
         tables["server"] = SERVER.written(self.settings["server"])
-        tables["run"] = running.write({**self.settings, **self.going})
+        tables["run"] = running.write({**self.settings, **self.run_settings})
         schedules = running.write_schedules(self.settings)
         if schedules:
             tables["schedule"] = schedules
@@ -132,7 +130,7 @@ class Config:
         for name in _FURTHER:
             made = self.settings.get(name)
             if made is not None:
-                found[name] = TABLES[name].written(made) if name in TABLES else written(made)
+                found[name] = CHOICES[name].written(made) if name in CHOICES else written(made)
         return found
 
     def toml(self) -> str:
@@ -152,23 +150,17 @@ def _nested(place: str, made: Any) -> Iterator[tuple[str, Any]]:
 
 
 def load(path: str | Path, sets: Iterable[str] = (), data: Sequence[str] = ()) -> Config:
-    """The configuration of a file, with dotted overrides such as "server.lr=0.1" put in.
+    """The configuration of a file and its bases, with dotted overrides such as "server.lr=0.1" put in.
 
     `data` is what ``--data`` says: directories to read in place of the file's ("mnist=DIR": if the data is mnist), or
     "synthetic" for made-up data of the same shapes. Relative directories, the file's too, are relative to the working
     directory.
     """
-    try:
-        tables = documents.overridden(documents.read(path), sets)
+    document = documents.read(path)
+    with in_file(path):
+        tables = documents.overridden(document, sets)
         check_data([tables], data)
         return parse(with_data(tables, data))
-    except ConfigError as error:
-        raise _in_file(path, error) from error
-
-
-def _in_file(path: str | Path, error: ConfigError) -> ConfigError:
-    lines = str(error).splitlines()
-    return ConfigError("\n".join(line if line.startswith((f"{path}: ", "--")) else f"{path}: {line}" for line in lines))
 
 
 def parse(tables: Mapping[str, Any]) -> Config:
@@ -177,7 +169,7 @@ def parse(tables: Mapping[str, Any]) -> Config:
     _check_keys(tables)
     method = tables.get("method")
     made, own = ({}, {}) if method is None else methods.base(method, tables)
-    given, going = running.split(running.read(tables.get("run", {})))
+    given, run_settings = running.split(running.read(tables.get("run", {})))
     return Config(
         name=tables.get("name"),
         method=method,
@@ -187,19 +179,22 @@ def parse(tables: Mapping[str, Any]) -> Config:
         settings={
             **made,
             **_parts(method, made, tables),
-            **running.read_schedules(tables.get("schedule", {}), going.get("rounds")),
+            **running.read_schedules(tables.get("schedule", {}), run_settings.get("rounds")),
             **given,
         },
-        going=going,
+        run_settings=run_settings,
     )
 
 
 def _check_keys(tables: Mapping[str, Any]) -> None:
+    if documents.BASE in tables:
+        raise ConfigError(f"{documents.BASE}: is a key of files, read before anything is set")
     if documents.SWEEP in tables:
         raise ConfigError(f"{documents.SWEEP}: this file describes many runs; `fastfed sweep` runs them")
     for key in tables:
         if key not in _KEYS:
-            raise ConfigError(f"{key}: no such key or table (there are {', '.join(_KEYS)}).{nearest(key, _KEYS)}")
+            known = (*_KEYS, documents.BASE)
+            raise ConfigError(f"{key}: no such key or table (there are {', '.join(known)}).{nearest(key, known)}")
     if not isinstance(tables.get("name", ""), str):
         raise ConfigError(f"name: must be a string, got {tables['name']!r}")
     if "method" in tables:
@@ -214,7 +209,7 @@ def _check_keys(tables: Mapping[str, Any]) -> None:
 def _parts(method: str | None, made: Mapping[str, Any], tables: Mapping[str, Any]) -> dict[str, Any]:
     """The settings that have tables of their own: the method's, changed by the tables, or made of the tables alone."""
     found = {}
-    for name, table in TABLES.items():
+    for name, table in CHOICES.items():
         if made.get(name) is not None:
             found[name] = _changed(str(method), name, made[name], tables.get(name, {}))
         elif name == "client" and tables.get(name, {}).get("rule") == BLEND:
@@ -228,15 +223,15 @@ def _parts(method: str | None, made: Mapping[str, Any], tables: Mapping[str, Any
 
 def _changed(method: str, name: str, made: Any, table: Mapping[str, Any]) -> Any:
     """A part that a method made, with what the file says of it: another kind only where the method leaves it open."""
-    kinds, key = TABLES[name].kinds, TABLES[name].key
+    kinds, key = CHOICES[name].kinds, CHOICES[name].key
     kind = name_of(kinds, made)
     is_open = name in methods.SIDES and name in methods.homes(method)
     if key in table and table[key] != kind and not is_open:
         find(kinds, f"{name}.{key}", table[key])
-        raise ConfigError(f"{name}.{key}: method {method!r} has {TABLES[name].word} {kind!r}, got {table[key]!r}")
+        raise ConfigError(f"{name}.{key}: method {method!r} has {CHOICES[name].word} {kind!r}, got {table[key]!r}")
     for option in table:
         source = methods.decided(method).get(f"{name}.{option}")
         if source is not None and table[option] != getattr(made, option):
             follows = f"follows from method_options.{source}, {getattr(made, option)!r}, in method {method!r}"
             raise ConfigError(f"{name}.{option}: {follows}, got {table[option]!r}")
-    return TABLES[name].change(made, table, method)
+    return CHOICES[name].change(made, table, method)

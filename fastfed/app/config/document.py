@@ -1,4 +1,4 @@
-"""TOML in and out: files, dotted overrides, and the resolved form."""
+"""TOML in and out: files and what they are based on, dotted overrides, and the resolved form."""
 
 from __future__ import annotations
 
@@ -19,16 +19,50 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
+BASE = "base"  # the key that names the file which a file changes
 SWEEP = "sweep"  # the table of what `fastfed sweep` varies, which is no part of a run
 _KEY = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
 
 
 def read(path: str | Path) -> dict[str, Any]:
-    """The tables of a file."""
+    """The tables of a file on top of those of its `base`, a path relative to the file, which may have a base itself.
+    Tables are merged key by key; anything else, lists too, takes the place of what the base has."""
+    if not Path(path).exists():
+        raise ConfigError(f"{path}: no such file; `fastfed init {path}` writes one to begin with")
+    return _on_its_bases(Path(path), ())
+
+
+def _on_its_bases(path: Path, above: tuple[Path, ...]) -> dict[str, Any]:
+    """`above` are the files that are based on this one, resolved."""
+    if path.resolve() in above:
+        raise ConfigError(f"{path}: is a base of itself")
+    tables = read_alone(path)
+    if BASE not in tables:
+        return tables
+    base = tables.pop(BASE)
+    if not isinstance(base, str):
+        raise ConfigError(f"{path}: {BASE}: must be the path of another file, relative to this one, got {base!r}")
+    try:
+        return _merged(_on_its_bases(path.parent / base, (*above, path.resolve())), tables)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {BASE}: {error}") from error
+
+
+def _merged(base: Mapping[str, Any], top: Mapping[str, Any]) -> dict[str, Any]:
+    both = {key: _merged(base[key], top[key]) for key in base if _is_table(base[key]) and _is_table(top.get(key))}
+    return {**base, **top, **both}
+
+
+def _is_table(value: Any) -> bool:
+    return isinstance(value, Mapping)
+
+
+def read_alone(path: str | Path) -> dict[str, Any]:
+    """What a file says itself."""
     try:
         return tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise ConfigError(f"{path}: no such file; `fastfed init {path}` writes one to begin with") from None
+        raise ConfigError(f"{path}: no such file") from None
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read ({error.strerror or error})") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

@@ -2,22 +2,39 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Collection, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
 
 
 class ConfigError(ValueError):
     """A configuration cannot be used. Every line of the message is a sentence that begins with a dotted key."""
 
 
-def located(table: str, error: Exception, known: Collection[str]) -> str:
-    """The sentence of a constructor, "lr: must be ...", with the table that its option stands in."""
-    sentence = str(error)
-    begins = re.match(r"\w+", sentence)
-    return f"{table}.{sentence}" if begins and begins[0] in known else f"{table}: {sentence}"
+@contextmanager
+def in_file(path: str | Path) -> Iterator[None]:
+    """Sentences about keys name the file as well; those about an option of the command line begin with that."""
+    try:
+        yield
+    except ConfigError as error:
+        lines = str(error).splitlines()
+        raise ConfigError(
+            "\n".join(line if line.startswith("--") else f"{path}: {line}" for line in lines)
+        ) from error  # fmt: skip
 
 
-def relocated(error: Exception, homes: Mapping[str, str]) -> str:
-    """The sentence of a function, "server: must be ...", with the dotted key that its argument comes from."""
-    argument, colon, rest = str(error).partition(": ")
-    return f"{homes[argument]}: {rest}" if colon and argument in homes else str(error)
+def keyed(error: Exception, keys: Mapping[str, str], table: str = "") -> str:
+    """The sentence of a refusal with the dotted key that a file has for the refused argument, of those in `keys`.
+
+    FastFed's refusals begin with the argument and a colon: "lr: must be ...". One that does not, or whose argument no
+    file gives, is said of the whole `table`, if there is one.
+    """
+    argument, colon, sentence = str(error).partition(": ")
+    if colon and argument in keys:
+        return f"{keys[argument]}: {sentence}"
+    return f"{table}: {error}" if table else str(error)
+
+
+def keys_in(table: str, options: Iterable[str]) -> dict[str, str]:
+    """The dotted keys of the options of a table, for `keyed`."""
+    return {name: f"{table}.{name}" for name in options}

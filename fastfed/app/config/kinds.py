@@ -13,7 +13,7 @@ from ... import aggregate, clients, compression, data, exchange, methods, models
 from ...checks import nearest
 from ...data import Dataset
 from .errors import ConfigError
-from .options import REQUIRED, options_of
+from .options import NO_DEFAULT, arguments_of
 
 Kinds = Mapping[str, Callable[..., Any]]
 
@@ -58,8 +58,8 @@ def _returns(function: Callable[..., Any]) -> Any:
 
 def _can_be_called(function: Callable[..., Any], *besides: str) -> bool:
     """Whether a file can give all that it needs."""
-    needed = [name for name, p in inspect.signature(function).parameters.items() if p.default is REQUIRED]
-    return set(needed) <= {*options_of(function), *besides}
+    needed = [name for name, p in inspect.signature(function).parameters.items() if p.default is NO_DEFAULT]
+    return set(needed) <= {*arguments_of(function), *besides}
 
 
 def _deals(function: Callable[..., Any]) -> bool:

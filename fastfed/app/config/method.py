@@ -14,10 +14,10 @@ from functools import cache
 from typing import Any, get_args, get_type_hints
 
 from ...servers import Server
-from .errors import ConfigError, relocated
+from .errors import ConfigError, keyed
 from .kinds import METHODS, SERVERS, find
-from .options import NONE, REQUIRED, call, checked, options_of, table_model, written
-from .parts import TABLES
+from .options import NO_DEFAULT, NONE, arguments_of, call, checked, table_model, written
+from .parts import CHOICES
 
 PARTS = ("client", "server", "tuner", "timing", "exchange")  # settings that a method may make, each with a table
 SIDES = ("client", "server")
@@ -55,7 +55,7 @@ def needed(method: str) -> tuple[str, ...]:
     """The arguments that a file must give: those without a default, and learning rates whose default is None."""
     parameters = inspect.signature(METHODS[method]).parameters.values()
     return tuple(
-        p.name for p in parameters if p.default is REQUIRED or (p.name in _RATES and p.default is None)
+        p.name for p in parameters if p.default is NO_DEFAULT or (p.name in _RATES and p.default is None)
     )  # fmt: skip
 
 
@@ -63,6 +63,10 @@ def _stand_ins(method: str) -> dict[str, Any]:
     """A value for everything that must be given; the right one takes its place once it is known where it goes."""
     hints = get_type_hints(METHODS[method])
     return {name: 1 if hints[name] is int else 0.1 for name in needed(method)}
+
+
+class _Traced(float):
+    """A number that is known again, by its identity, in whatever a method makes of it."""
 
 
 def own_options(method: str) -> tuple[str, ...]:
@@ -74,14 +78,17 @@ def own_options(method: str) -> tuple[str, ...]:
 def decided(method: str) -> Mapping[str, str]:
     """The dotted keys whose values follow from one of the numbers in ``[method_options]``, with its name: a file that
     gives both must mean the same."""
-    found: dict[str, str] = {}
-    for name in own_options(method):
-        if options_of(METHODS[method])[name].type is float:
-            one, other = (METHODS[method](**{**_stand_ins(method), name: value}) for value in (0.1, 0.2))
-            for part in PARTS:
-                before, after = (written(made.get(part)) or {} for made in (one, other))
-                found |= {f"{part}.{key}": name for key in before if before[key] != after[key]}
-    return found
+    known = arguments_of(METHODS[method])
+    traced = {name: _Traced(0.1) for name in own_options(method) if known[name].type is float}
+    made = METHODS[method](**{**_stand_ins(method), **traced})
+    parts = {part: written(made.get(part)) or {} for part in PARTS}
+    return {
+        f"{part}.{key}": name
+        for name, number in traced.items()
+        for part, held in parts.items()
+        for key, value in held.items()
+        if value is number
+    }
 
 
 def own_model(method: str) -> Any:
@@ -99,13 +106,13 @@ def base(method: str, document: Mapping[str, Any]) -> tuple[dict[str, Any], dict
     for name in stand_ins:
         table, _, key = homes(method)[name].partition(".")
         if name not in own and key not in document.get(table, {}):
-            kind = options_of(make)[name].words.removesuffix(f' or "{NONE}"')
+            kind = arguments_of(make)[name].words.removesuffix(f' or "{NONE}"')
             raise ConfigError(f"{homes(method)[name]}: {words} needs it, {kind}")
     chosen = {**own, **_sides(method, document)}
     try:
         return make(**{**stand_ins, **chosen}), chosen
     except (ValueError, TypeError) as error:
-        raise ConfigError(relocated(error, homes(method))) from error
+        raise ConfigError(keyed(error, homes(method))) from error
 
 
 def tables(method: str) -> dict[str, Any]:
@@ -117,7 +124,7 @@ def tables(method: str) -> dict[str, Any]:
     found: dict[str, Any] = {"method": method, **({"method_options": own} if own else {})}
     for part in PARTS:
         if made.get(part) is not None:
-            every = TABLES[part].written(made[part])
+            every = CHOICES[part].written(made[part])
             found[part] = {key: value for key, value in every.items() if f"{part}.{key}" not in decided(method)}
         if takes_name(method, part):
             found[part]["rule"] = parameters[part].default

@@ -18,10 +18,10 @@ from pydantic import BaseModel, ConfigDict, Field, Strict, ValidationError, crea
 from torch import Tensor
 
 from ...checks import nearest
-from .errors import ConfigError, located
+from .errors import ConfigError, keyed, keys_in
 
 NONE = "none"  # how a file writes None, which TOML lacks: only where None is allowed
-REQUIRED = inspect.Parameter.empty
+NO_DEFAULT = inspect.Parameter.empty
 Extras = tuple[tuple[str, Any], ...]
 
 
@@ -30,8 +30,8 @@ class NotToml(TypeError):
 
 
 @dataclass(frozen=True)
-class Option:
-    """One argument: the type that its value has in a file, its default (`REQUIRED` if it has none), and whether it
+class Argument:
+    """One argument: the type that its value has in a file, its default (`NO_DEFAULT` if it has none), and whether it
     stands for all positional ones."""
 
     name: str
@@ -44,9 +44,14 @@ class Option:
     def words(self) -> str:
         return words(self.type)
 
+    @property
+    def takes_list(self) -> bool:
+        """Whether its value may be a list."""
+        return _may_be_list(self.type)
+
 
 @cache
-def options_of(function: Callable[..., Any]) -> Mapping[str, Option]:
+def arguments_of(function: Callable[..., Any]) -> Mapping[str, Argument]:
     """What a file may say to a function: arguments that no file can hold are left out."""
     constructor: Any = function.__init__ if isinstance(function, type) else function  # type: ignore[misc]
     hints = get_type_hints(constructor)
@@ -60,7 +65,7 @@ def options_of(function: Callable[..., Any]) -> Mapping[str, Option]:
         except NotToml:
             continue
         default = () if spread else _default(function, parameter)
-        found[name] = Option(name, kind, default, spread, is_path=_holds_path(hints[name]))
+        found[name] = Argument(name, kind, default, spread, is_path=_holds_path(hints[name]))
     return found
 
 
@@ -90,7 +95,7 @@ def toml_type(hint: Any) -> Any:
         return hint
     if hint in (None, NoneType):
         return Literal["none"]
-    if isinstance(hint, type) and is_dataclass(hint) and options_of(hint):
+    if isinstance(hint, type) and is_dataclass(hint) and arguments_of(hint):
         return table_model(hint)
     origin, parts = get_origin(hint), get_args(hint)
     if origin is Literal:
@@ -150,6 +155,15 @@ def words(kind: Any) -> str:
     return "a table"
 
 
+def _may_be_list(kind: Any) -> bool:
+    origin, parts = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        return _may_be_list(parts[0])
+    if origin in (Union, UnionType):
+        return any(map(_may_be_list, parts))
+    return origin in (list, tuple)
+
+
 def _plural(kind: Any) -> str:
     return {int: "whole numbers", float: "numbers", str: "strings"}.get(kind, "lists or numbers")
 
@@ -166,9 +180,9 @@ def table_model(
     """The pydantic model of a table with a function's options, and `extras` besides: all of them may be left out, as
     what is missing depends on the rest of the file."""
     taken: dict[str, Any] = {name: (kind, Field(default=None)) for name, kind in extras}
-    for option in options_of(function).values():
-        if option.name not in without:
-            taken[option.name] = _field(option)
+    for argument in arguments_of(function).values():
+        if argument.name not in without:
+            taken[argument.name] = _field(argument)
     summary = (inspect.getdoc(function) or "").split("\n\n")[0].replace("\n", " ")
     made = create_model(title or function.__name__, __doc__=summary, __config__=_STRICT, **taken)
     _MADE_BY[made] = function
@@ -181,16 +195,17 @@ _STRICT = ConfigDict(extra="forbid", strict=True, protected_namespaces=())
 def plain_model(title: str, summary: str, taken: Mapping[str, Any]) -> type[BaseModel]:
     """The model of a table that is not one function's: its keys with their types, or with the options they are."""
     held = {
-        name: _field(kind) if isinstance(kind, Option) else (kind, Field(default=None)) for name, kind in taken.items()
+        name: _field(kind) if isinstance(kind, Argument) else (kind, Field(default=None))
+        for name, kind in taken.items()
     }
     made: type[BaseModel] = create_model(title, __doc__=summary, __config__=_STRICT, **held)  # type: ignore[call-overload]
     return made
 
 
-def _field(option: Option) -> tuple[Any, Any]:
+def _field(argument: Argument) -> tuple[Any, Any]:
     """It may always be left out; the default that it then has is for editors."""
-    shown = {} if option.default is REQUIRED else {"default": _plain(option.default)}
-    return option.type, Field(default=None, json_schema_extra=shown)
+    shown = {} if argument.default is NO_DEFAULT else {"default": _plain(argument.default)}
+    return argument.type, Field(default=None, json_schema_extra=shown)
 
 
 def checked(
@@ -275,27 +290,27 @@ def call(function: Callable[..., Any], where: str, given: Mapping[str, Any], sub
     try:
         return invoke(function, given)
     except (ValueError, TypeError) as error:
-        raise ConfigError(located(where, error, options_of(function))) from error
+        raise ConfigError(keyed(error, keys_in(where, arguments_of(function)), where)) from error
 
 
 def require(function: Callable[..., Any], where: str, given: Mapping[str, Any], subject: str) -> None:
     """Refuses to do without an argument that has no default."""
-    for option in options_of(function).values():
-        if option.default is REQUIRED and option.name not in given:
-            raise ConfigError(f"{where}.{option.name}: {subject} needs it, {option.words}")
+    for argument in arguments_of(function).values():
+        if argument.default is NO_DEFAULT and argument.name not in given:
+            raise ConfigError(f"{where}.{argument.name}: {subject} needs it, {argument.words}")
 
 
 def invoke(function: Callable[..., Any], given: Mapping[str, Any]) -> Any:
     """Calls a function with arguments by name, those of ``*args`` too."""
     arguments = dict(given)
-    spread = [arguments.pop(name, ()) for name, option in options_of(function).items() if option.spread]
+    spread = [arguments.pop(name, ()) for name, argument in arguments_of(function).items() if argument.spread]
     return function(*(spread[0] if spread else ()), **arguments)
 
 
 def written(value: Any) -> Any:
     """A value as a file would give it: tables for settings, lists for tuples and tensors; None stays."""
     if is_dataclass(value) and not isinstance(value, type):
-        return {name: written(getattr(value, name)) for name in options_of(type(value))}
+        return {name: written(getattr(value, name)) for name in arguments_of(type(value))}
     if isinstance(value, Tensor):
         return value.tolist()
     if isinstance(value, (list, tuple)):
@@ -316,7 +331,7 @@ def without_none(value: Any) -> Any:
 
 def owners(what: str, kinds: Mapping[str, Callable[..., Any]], key: str) -> str | None:
     """Who has an option of that name."""
-    found = [repr(name) for name, kind in kinds.items() if key in options_of(kind)]
+    found = [repr(name) for name, kind in kinds.items() if key in arguments_of(kind)]
     others = " and others" if len(found) > 3 else ""
     return f"{what} {', '.join(found[:3])}{others}" if found else None
 

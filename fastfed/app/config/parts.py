@@ -24,11 +24,11 @@ from .kinds import (
     find,
     name_of,
 )
-from .options import call, checked, either, list_of, one_of, options_of, owners, plain_model, table_model, written
+from .options import arguments_of, call, checked, either, list_of, one_of, owners, plain_model, table_model, written
 
 
 @dataclass(frozen=True)
-class Table:
+class Choice:
     """A table with a choice: `key` names one of the `kinds`, the other keys are its options."""
 
     name: str
@@ -52,7 +52,7 @@ class Table:
         constructor = self.kinds[kind]
         subject = f"method {method!r} with {self.word} {kind!r}"
         given = self.given(kind, table, subject)
-        held = {name: getattr(made, name) for name in options_of(constructor)}
+        held = {name: getattr(made, name) for name in arguments_of(constructor)}
         return call(constructor, self.name, {**held, **given}, subject)
 
     def chosen(self, table: Mapping[str, Any], where: str) -> str:
@@ -82,15 +82,15 @@ class Table:
         return {self.key: name_of(self.kinds, made), **written(made)}
 
 
-CLIENT = Table("client", "rule", CLIENTS, "client rule")
-SERVER = Table("server", "rule", SERVERS, "server rule")
-TIMING = Table("timing", "kind", TIMINGS, "timing")
-TUNER = Table("tuner", "kind", TUNERS, "tuner")
-COMPRESSION = Table("compression", "kind", COMPRESSIONS, "compression")
-AGGREGATION = Table("aggregation", "kind", AGGREGATIONS, "aggregation")
-EXCHANGE = Table("exchange", "kind", EXCHANGES, "exchange")
-SCHEDULE = Table("schedule", "kind", SCHEDULES, "schedule")
-TABLES = {table.name: table for table in (CLIENT, SERVER, TIMING, TUNER, COMPRESSION, AGGREGATION, EXCHANGE)}
+CLIENT = Choice("client", "rule", CLIENTS, "client rule")
+SERVER = Choice("server", "rule", SERVERS, "server rule")
+TIMING = Choice("timing", "kind", TIMINGS, "timing")
+TUNER = Choice("tuner", "kind", TUNERS, "tuner")
+COMPRESSION = Choice("compression", "kind", COMPRESSIONS, "compression")
+AGGREGATION = Choice("aggregation", "kind", AGGREGATIONS, "aggregation")
+EXCHANGE = Choice("exchange", "kind", EXCHANGES, "exchange")
+SCHEDULE = Choice("schedule", "kind", SCHEDULES, "schedule")
+CHOICES = {table.name: table for table in (CLIENT, SERVER, TIMING, TUNER, COMPRESSION, AGGREGATION, EXCHANGE)}
 
 BLEND = "blend"
 _OF_PART = tuple(field.name for field in fields(Part) if field.name != "client")
@@ -122,7 +122,7 @@ def _part(where: str, table: Any) -> Part:
 
 
 def _part_model(rule: str) -> type[BaseModel]:
-    whole = tuple((name, option.type) for name, option in options_of(Part).items() if name in _OF_PART)
+    whole = tuple((name, option.type) for name, option in arguments_of(Part).items() if name in _OF_PART)
     return table_model(CLIENTS[rule], ((CLIENT.key, one_of(rule)), *whole), title=f"part_{rule}")
 
 

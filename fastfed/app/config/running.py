@@ -13,9 +13,9 @@ from ...losses import LossName
 from ...plan.participation import Given, Poisson
 from ...schedules import Schedule
 from ...simulation import Simulation
-from .errors import ConfigError
-from .options import Option, checked, options_of, plain_model, table_model, unknown_key, written
-from .parts import SCHEDULE, TABLES
+from .errors import ConfigError, keyed
+from .options import Argument, arguments_of, checked, plain_model, table_model, unknown_key, written
+from .parts import CHOICES, SCHEDULE
 
 _OTHERS = ("until", "checkpoint", "log", "tensorboard", "progress")  # arguments that no file gives
 SIDES = ("client", "server")
@@ -26,7 +26,7 @@ def poisson_cohort(poisson: float) -> Poisson:
     try:
         return Poisson(poisson)
     except ValueError as error:
-        raise ValueError(str(error).replace("rate", "poisson", 1)) from None
+        raise ValueError(keyed(error, {"rate": "poisson"})) from None
 
 
 # What the signatures say more loosely than a file may.
@@ -38,24 +38,24 @@ _TYPES: dict[str, Any] = {
 
 
 @cache
-def options() -> Mapping[str, Option]:
+def arguments() -> Mapping[str, Argument]:
     """The keys of ``[run]``: arguments of ``Simulation`` and of its `run`, without those that have tables."""
-    return _options(Simulation) | _options(Simulation.run)
+    return _arguments_of(Simulation) | _arguments_of(Simulation.run)
 
 
-def _options(function: Callable[..., Any]) -> dict[str, Option]:
-    known = {name: option.type for name, option in options_of(function).items()} | _TYPES
+def _arguments_of(function: Callable[..., Any]) -> dict[str, Argument]:
+    known = {name: argument.type for name, argument in arguments_of(function).items()} | _TYPES
     return {
-        name: Option(name, known[name], parameter.default)
+        name: Argument(name, known[name], parameter.default)
         for name, parameter in inspect.signature(function).parameters.items()
-        if name in known and name not in (*TABLES, "privacy", *_OTHERS)
+        if name in known and name not in (*CHOICES, "privacy", *_OTHERS)
     }
 
 
 @cache
 def model() -> type[BaseModel]:
     """The pydantic model of ``[run]``."""
-    return plain_model("run", "How long, with whom and on what it runs.", options())
+    return plain_model("run", "How long, with whom and on what it runs.", arguments())
 
 
 def read(table: Any) -> dict[str, Any]:
@@ -72,13 +72,13 @@ def _owner(key: str) -> str | None:
 
 def split(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """What goes to ``Simulation``, and what to its `run`."""
-    first = _options(Simulation)
+    first = _arguments_of(Simulation)
     return {k: v for k, v in given.items() if k in first}, {k: v for k, v in given.items() if k not in first}
 
 
 def write(given: Mapping[str, Any]) -> dict[str, Any]:
     """The table, every key with its value."""
-    return {name: _plain(given.get(name, option.default)) for name, option in options().items()}
+    return {name: _plain(given.get(name, argument.default)) for name, argument in arguments().items()}
 
 
 def _plain(value: Any) -> Any:
@@ -100,7 +100,7 @@ def read_schedules(table: Any, rounds: int | None) -> dict[str, Schedule]:
 def _over(rounds: int | None, table: Any) -> Any:
     """A schedule that goes by shares of the rounds takes those of the run, unless it says how many there are."""
     kind = SCHEDULE.kinds.get(str(table.get("kind"))) if isinstance(table, Mapping) else None
-    if rounds is None or kind is None or "rounds" not in options_of(kind):
+    if rounds is None or kind is None or "rounds" not in arguments_of(kind):
         return table
     return {"rounds": rounds, **table}
 

@@ -9,10 +9,10 @@ from pydantic import BaseModel
 from ...privacy import Privacy
 from . import method as methods
 from . import running
-from .document import SWEEP
+from .document import BASE, SWEEP
 from .kinds import CLIENTS, METHODS, MODELS, name_of
 from .options import either, list_of, one_of, plain_model, table_model
-from .parts import SCHEDULE, TABLES, blend_model
+from .parts import CHOICES, SCHEDULE, blend_model
 from .source import data_models
 
 
@@ -38,6 +38,7 @@ def file_model() -> type[BaseModel]:
     """The pydantic model of whole files. It lets through what only the tables together show to be wrong, such as an
     option of another method's rule: `config.parse` refuses that."""
     keys: dict[str, Any] = {
+        BASE: str,
         "name": str,
         "method": one_of(*METHODS),
         "method_options": either([methods.own_model(name) for name in METHODS]),
@@ -47,7 +48,7 @@ def file_model() -> type[BaseModel]:
         ),
         "run": running.model(),
     }
-    for name, table in TABLES.items():
+    for name, table in CHOICES.items():
         keys[name] = either([table.model(kind) for kind in table.kinds])
     keys["client"] = either([keys["client"], blend_model(), *_named_by_methods()])
     keys["privacy"] = table_model(Privacy)

@@ -14,15 +14,15 @@ from torch import Tensor, nn
 
 from ...data import DataError, Examples, Federation
 from ...losses import find_loss
-from .errors import ConfigError, located
+from .errors import ConfigError, keyed, keys_in
 from .kinds import LOADERS, MODELS, PARTITIONS, find, has_clients
 from .options import (
+    NO_DEFAULT,
     NONE,
-    REQUIRED,
+    arguments_of,
     checked,
     invoke,
     one_of,
-    options_of,
     owners,
     plain_model,
     require,
@@ -43,8 +43,8 @@ class Source:
 
     def arguments(self) -> dict[str, Any]:
         """All of them, as a file would give them."""
-        options = options_of(self.function).values()
-        return {o.name: written(self.given.get(o.name, o.default)) for o in options if o.name != _DEALT}
+        known = arguments_of(self.function).values()
+        return {one.name: written(self.given.get(one.name, one.default)) for one in known if one.name != _DEALT}
 
     def make(self, **besides: Any) -> Any:
         """What the function makes."""
@@ -69,8 +69,8 @@ class Data:
         words = f"data {table['name']!r}" + (f" with partition {table['partition']!r}" if deal else "")
         given = checked(data_model(load, deal), "data", _spread_roots(load, table), words, option_owner)
         given = {key: _absolute(value) if key in _paths(load, deal) else value for key, value in given.items()}
-        dealing = {key: value for key, value in given.items() if deal and key in options_of(deal)}
-        loading = {key: value for key, value in given.items() if key in options_of(load) and key not in dealing}
+        dealing = {key: value for key, value in given.items() if deal and key in arguments_of(deal)}
+        loading = {key: value for key, value in given.items() if key in arguments_of(load) and key not in dealing}
         _require_directory(load, loading, words)
         require(load, "data", loading, words)
         loader = Source(str(table["name"]), load, loading)
@@ -87,7 +87,7 @@ class Data:
         except DataError as error:
             raise ConfigError(f"data: {error}") from error
         except (ValueError, TypeError) as error:
-            raise ConfigError(located("data", error, self.written())) from error
+            raise ConfigError(keyed(error, keys_in("data", self.written()), "data")) from error
         return fed
 
     def written(self) -> dict[str, Any]:
@@ -111,13 +111,13 @@ def named_loader(table: Any) -> Callable[..., Any]:
 
 def directories(load: Callable[..., Any]) -> list[str]:
     """The arguments of a loader that say where its files are, in order."""
-    return [option.name for option in options_of(load).values() if option.is_path]
+    return [argument.name for argument in arguments_of(load).values() if argument.is_path]
 
 
 def _require_directory(load: Callable[..., Any], given: Mapping[str, Any], words: str) -> None:
     """The command line can name the first of them, too."""
     first = next(iter(directories(load)), None)
-    if first is not None and first not in given and options_of(load)[first].default is REQUIRED:
+    if first is not None and first not in given and arguments_of(load)[first].default is NO_DEFAULT:
         elsewhere = "--data DIR names it on the command line, and --data synthetic does without"
         raise ConfigError(f"data.{first}: {words} needs it, a directory ({elsewhere})")
 
@@ -140,10 +140,10 @@ def data_model(load: Callable[..., Any], deal: Callable[..., Any] | None) -> typ
 
 def _data_keys(load: Callable[..., Any], deal: Callable[..., Any] | None) -> dict[str, Any]:
     keys: dict[str, Any] = {"name": str}
-    keys |= options_of(load)
+    keys |= arguments_of(load)
     if deal is not None:
         keys["partition"] = str
-        keys |= {name: option for name, option in options_of(deal).items() if name != _DEALT}
+        keys |= {name: argument for name, argument in arguments_of(deal).items() if name != _DEALT}
     return keys
 
 
@@ -167,8 +167,8 @@ def option_owner(key: str) -> str | None:
 
 def _spread_roots(load: Callable[..., Any], table: Mapping[str, Any]) -> dict[str, Any]:
     """A list of roots stands for the loader's directories in order, unless its `root` is a list itself."""
-    roots, options = table.get("root"), options_of(load)
-    if not isinstance(roots, list) or "root" not in options or "list" in options["root"].words:
+    roots, arguments = table.get("root"), arguments_of(load)
+    if not isinstance(roots, list) or "root" not in arguments or arguments["root"].takes_list:
         return dict(table)
     places = directories(load)
     if len(roots) > len(places) or set(places[1 : len(roots)]) & set(table):
@@ -177,7 +177,10 @@ def _spread_roots(load: Callable[..., Any], table: Mapping[str, Any]) -> dict[st
 
 
 def _paths(*functions: Callable[..., Any] | None) -> set[str]:
-    return {o.name for function in functions if function for o in options_of(function).values() if o.is_path}
+    return {name for function in functions if function for name in directories(function)}
+
+
+PATHS = tuple(sorted(f"data.{name}" for name in _paths(*LOADERS.values(), *PARTITIONS.values())))  # as dotted keys
 
 
 def _absolute(path: Any) -> Any:
@@ -210,7 +213,7 @@ def make_model(source: Source, seed: int) -> nn.Module:
         try:
             model: nn.Module = source.make()
         except (ValueError, TypeError, RuntimeError) as error:
-            raise ConfigError(located("model", error, options_of(source.function))) from error
+            raise ConfigError(keyed(error, keys_in("model", arguments_of(source.function)), "model")) from error
     return model
 
 

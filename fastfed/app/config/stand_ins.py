@@ -14,7 +14,7 @@ from typing import Any
 
 from .errors import ConfigError
 from .kinds import LOADERS
-from .options import checked, options_of, require
+from .options import arguments_of, checked, require
 from .source import Source, data_model, directories, model_source, named_loader, option_owner, partition_of
 
 SYNTHETIC = "synthetic"
@@ -205,7 +205,7 @@ def _with_directories(table: Any, data: Sequence[str]) -> dict[str, Any]:
     places = directories(load)
     if not places:
         raise ConfigError(f"--data: data {table['name']!r} reads no files, so it takes no directory, got {data[0]!r}")
-    if len(data) > 1 and "list" in options_of(load)[places[0]].words:
+    if len(data) > 1 and arguments_of(load)[places[0]].takes_list:
         return {**table, places[0]: list(data)}
     if len(data) > len(places):
         raise ConfigError(f"--data: data {table['name']!r} takes {' and '.join(places)}, got {len(data)} directories")
@@ -230,10 +230,10 @@ def stand_in(table: Any, model: Any = None) -> dict[str, Any]:
     assert deal is not None  # what comes with clients has no stand-in
     if table["partition"] not in _DEALS:
         raise ConfigError(f"--data: the partition {table['partition']!r} belongs to the real data; use another with it")
-    real = {*options_of(load), *options_of(deal), "name", "partition"}
+    real = {*arguments_of(load), *arguments_of(deal), "name", "partition"}
     passed = {key: value for key, value in table.items() if key not in real and key in _synthetic_keys()}
     given = _checked(load, deal, {key: value for key, value in table.items() if key not in passed})
-    task = STAND_INS[name](_all(load, {key: value for key, value in given.items() if key not in options_of(deal)}))
+    task = STAND_INS[name](_all(load, {key: value for key, value in given.items() if key not in arguments_of(deal)}))
     dealt = _DEALS[str(table["partition"])](task, _all(deal, given))
     tests = {"test_examples": given["test_examples"]} if given.get("test_examples") is not None else {}
     return {"name": task.loader, **task.given, **dealt, **tests, **passed}
@@ -264,8 +264,9 @@ def _checked(load: Callable[..., Any], deal: Callable[..., Any], table: Mapping[
 
 def _all(function: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]:
     """A function's arguments, defaults included."""
-    return Source("", function, {key: value for key, value in given.items() if key in options_of(function)}).arguments()
+    known = arguments_of(function)
+    return Source("", function, {key: value for key, value in given.items() if key in known}).arguments()
 
 
 def _synthetic_keys() -> set[str]:
-    return {key for name, load in LOADERS.items() if name.startswith(_FAMILY) for key in options_of(load)}
+    return {key for name, load in LOADERS.items() if name.startswith(_FAMILY) for key in arguments_of(load)}

@@ -20,7 +20,7 @@ _SHOWN_CLIENTS = 40  # of a partition: more are dots that cannot be told apart
 
 
 @dataclass(frozen=True)
-class Axis:
+class ChartAxis:
     """`log`: whether a logarithmic axis is offered, or shown first."""
 
     label: str
@@ -34,8 +34,8 @@ class Chart:
 
     id: str
     title: str
-    x: Axis
-    y: Axis
+    x: ChartAxis
+    y: ChartAxis
     series: list[Series]
     kind: Literal["lines", "bars", "stacked"] = "lines"
     note: str = ""
@@ -74,18 +74,20 @@ def step_sizes(groups: Sequence[Group]) -> list[Chart]:
     if not any(_moves(entry) for group in groups for entry in group.entries):
         return []
     series = [spread(group, "step_size", "step_size_min", "step_size_max") for group in groups]
-    y = Axis("step size", log="on" if _spans(series) else "offered")
+    y = ChartAxis("step size", log="on" if _spans(series) else "offered")
     note = "The line is the mean over a round's clients, the band reaches from the smallest to the largest."
-    return _drawn([_chart("step_size_by_round", "Step size", Axis("round", "whole"), y, series, note, "min to max")])
+    return _drawn(
+        [_chart("step_size_by_round", "Step size", ChartAxis("round", "whole"), y, series, note, "min to max")]
+    )
 
 
 def tuning(groups: Sequence[Group]) -> list[Chart]:
     """What a tuner set: learning rate, epochs, batch size."""
     tuned = [group for group in groups if group.has("client_lr")]
     axes = {
-        "client_lr": Axis("client learning rate", log="offered"),
-        "epochs": Axis("local epochs", log="offered"),
-        "batch_size": Axis("batch size"),
+        "client_lr": ChartAxis("client learning rate", log="offered"),
+        "epochs": ChartAxis("local epochs", log="offered"),
+        "batch_size": ChartAxis("batch size"),
     }
     return _drawn([_lines(tuned, column, y, "round", y.label.capitalize()) for column, y in axes.items()])
 
@@ -97,7 +99,7 @@ def asynchrony(groups: Sequence[Group]) -> list[Chart]:
     charts = [
         _bars("ages", "Age of the updates", "server steps since the client's model", late, _ages),
         _bars("cohorts", "Updates in a server step", "updates", varying, _cohorts),
-        _lines(late, "age_mean", Axis("mean age, server steps"), "round", "Mean age by round"),
+        _lines(late, "age_mean", ChartAxis("mean age, server steps"), "round", "Mean age by round"),
     ]
     return _drawn(charts)
 
@@ -105,7 +107,7 @@ def asynchrony(groups: Sequence[Group]) -> list[Chart]:
 def privacy(groups: Sequence[Group], metric: str | None) -> list[Chart]:
     """The privacy spent by round, and what it bought."""
     private = [group for group in groups if group.has("epsilon")]
-    charts = [_lines(private, "epsilon", Axis("ε spent"), "round", "Privacy spent")]
+    charts = [_lines(private, "epsilon", ChartAxis("ε spent"), "round", "Privacy spent")]
     if metric is not None:
         charts.append(_lines(private, metric, _metric_axis(metric), "epsilon"))
     return _drawn(charts)
@@ -114,7 +116,7 @@ def privacy(groups: Sequence[Group], metric: str | None) -> list[Chart]:
 def refusals(groups: Sequence[Group]) -> list[Chart]:
     """Clients whose deltas were refused, by round, if any was."""
     hit = [group for group in groups if any(sum(entry.history.column("skipped")) for entry in group.entries)]
-    return _drawn([_lines(hit, "skipped", Axis("clients refused", "whole"), "round", "Clients refused by round")])
+    return _drawn([_lines(hit, "skipped", ChartAxis("clients refused", "whole"), "round", "Clients refused by round")])
 
 
 def seconds(groups: Sequence[Group]) -> list[Chart]:
@@ -132,8 +134,8 @@ def seconds(groups: Sequence[Group]) -> list[Chart]:
         Chart(
             "seconds_per_room",
             "Time of a round by room",
-            Axis(""),
-            Axis("milliseconds per round"),
+            ChartAxis(""),
+            ChartAxis("milliseconds per round"),
             series,
             kind="stacked",
             note="Means over all rounds; evaluation is spread over the rounds between two evaluations.",
@@ -160,7 +162,7 @@ def partitions(groups: Sequence[Group], most: int = 4) -> list[Partition]:
 # ---- lines ----------------------------------------------------------------------------------------------------------
 
 
-def _lines(groups: Sequence[Group], column: str, y: Axis, by: str, title: str = "") -> Chart:
+def _lines(groups: Sequence[Group], column: str, y: ChartAxis, by: str, title: str = "") -> Chart:
     positions: dict[str, Position] = {"round": by_round, "bits": by_bits, "clock": by_clock, "epsilon": by_epsilon}
     scale, x = _x_axis(groups, by)
     series = [line(group, column, positions[by], scale) for group in groups]
@@ -175,7 +177,13 @@ _BY = {"round": "round", "bits": "transmitted bits", "clock": "simulated time", 
 
 
 def _chart(
-    id: str, title: str, x: Axis, y: Axis, series: Sequence[Series | None], note: str = "", band: str = "95% interval"
+    id: str,
+    title: str,
+    x: ChartAxis,
+    y: ChartAxis,
+    series: Sequence[Series | None],
+    note: str = "",
+    band: str = "95% interval",
 ) -> Chart:
     return Chart(id, title, x, y, [one for one in series if one is not None], note=note, band=band)
 
@@ -185,26 +193,26 @@ def _drawn(charts: Sequence[Chart]) -> list[Chart]:
     return [chart for chart in charts if any(y is not None for one in chart.series for y in one.y)]
 
 
-def _x_axis(groups: Sequence[Group], by: str) -> tuple[float, Axis]:
+def _x_axis(groups: Sequence[Group], by: str) -> tuple[float, ChartAxis]:
     """By what to divide, and the axis in that unit."""
     if by == "round":
-        return 1.0, Axis("round", "whole")
+        return 1.0, ChartAxis("round", "whole")
     if by == "epsilon":
-        return 1.0, Axis("ε spent")
+        return 1.0, ChartAxis("ε spent")
     rows = [entry.history.rounds for group in groups for entry in group.entries if len(entry.history)]
     if by == "bits":
         largest = max((by_bits(one)[-1] or 0.0 for one in rows), default=0.0)
         units = ((1e12, "terabits"), (1e9, "gigabits"), (1e6, "megabits"), (1e3, "kilobits"), (1.0, "bits"))
         scale, unit = next(((size, name) for size, name in units if largest >= 0.5 * size), units[-1])
-        return scale, Axis(f"transmitted {unit}", log="offered")
+        return scale, ChartAxis(f"transmitted {unit}", log="offered")
     largest = max((one[-1].get("clock") or 0.0 for one in rows), default=0.0)
     spans = ((86400.0, "days"), (3600.0, "hours"), (60.0, "minutes"), (1.0, "seconds"))
     scale, unit = next(((size, name) for size, name in spans if largest >= 2 * size), spans[-1])
-    return scale, Axis(f"simulated {unit}")
+    return scale, ChartAxis(f"simulated {unit}")
 
 
-def _metric_axis(column: str) -> Axis:
-    return Axis(name_of(column), "percent") if is_share(column) else Axis(name_of(column), log="offered")
+def _metric_axis(column: str) -> ChartAxis:
+    return ChartAxis(name_of(column), "percent") if is_share(column) else ChartAxis(name_of(column), log="offered")
 
 
 def _moves(entry: Entry) -> bool:
@@ -251,7 +259,9 @@ def _bars(id: str, title: str, label: str, groups: Sequence[Group], count: Calla
         series.append(Series(group.key, group.label, group.style, len(group.entries), places, shares))
     named = [str(start) if width == 1 else f"{start}-{start + width - 1}" for start in starts]
     what = "updates" if id == "ages" else "server steps"
-    return Chart(id, title, Axis(label), Axis(f"share of {what}", "percent"), series, kind="bars", categories=named)
+    return Chart(
+        id, title, ChartAxis(label), ChartAxis(f"share of {what}", "percent"), series, kind="bars", categories=named
+    )
 
 
 def _milliseconds(group: Group, room: str) -> float:

@@ -10,17 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from ...record.history import History
+from ..config import CHANGE_NO_RESULT
 
 # How the papers write the methods that have a name of their own.
 _SPELLINGS = (
     "FedAvg FedAvgM FedAdagrad FedAdam FedYogi FedAMS FedProx MOON SCAFFOLD Delta-SGD FATHOM FedAda2 FedBuff FedAsync"
 )
 _SPELT = {re.sub(r"\W", "", name).lower(): name for name in _SPELLINGS.split()} | {"clientcentric": "Client-centric"}
-# Settings that say how a run is called, where files are and how many hands there were, not what it computed.
-_PLACES = (
-    "name", "run.threads", "run.checkpoint_every", "run.keep",
-    "data.root", "data.images", "data.directory", "data.path",
-)  # fmt: skip
 _METRICS = ("test_accuracy", "test_recall_at_5", "test_mse", "test_loss", "train_loss")
 MISSING = "\N{EN DASH}"  # in place of a value that is not there
 
@@ -111,9 +107,9 @@ def is_seed(key: str) -> bool:
     return last == "seed" or last.endswith("_seed")
 
 
-def is_place(key: str) -> bool:
-    """Whether a dotted key names a run or a place, which changes no result."""
-    return key in _PLACES
+def tells_apart(key: str) -> bool:
+    """Whether runs that differ in a dotted key are different methods or tasks, not the same once more."""
+    return not is_seed(key) and key not in CHANGE_NO_RESULT
 
 
 def main_metric(entries: Iterable[Entry]) -> str | None:
@@ -132,7 +128,7 @@ def _identity(entry: Entry) -> str:
     """What runs of a group share. Without a configuration nobody knows, and the name decides."""
     if not entry.config:
         return json.dumps(["name", entry.name])
-    shared = {k: v for k, v in entry.settings.items() if not is_seed(k) and not is_place(k)}
+    shared = {k: v for k, v in entry.settings.items() if tells_apart(k)}
     return json.dumps([entry.method, shared], sort_keys=True, default=str)
 
 
@@ -156,7 +152,7 @@ def _labels(sets: Sequence[tuple[Entry, ...]]) -> list[str]:
 
 def _distinction(entry: Entry, rivals: Sequence[Entry]) -> str:
     own = entry.settings
-    keys = [key for key in differing(rivals) if key in own and not is_seed(key) and not is_place(key)]
+    keys = [key for key in differing(rivals) if key in own and tells_apart(key)]
     if not 1 <= len(keys) <= 3:
         return entry.name
     return ", ".join(f"{_short(key, keys)} {plain(own[key])}" for key in keys)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .charts import Axis, Chart, Partition
+from .charts import Chart, ChartAxis, Partition
 from .series import Series
 
 if TYPE_CHECKING:
@@ -195,7 +195,7 @@ def _client_ticks(axes: Axes, chart: Partition) -> None:
     axes.set_xlabel("client")
 
 
-def _scale(axes: Axes, which: str, axis: Axis, log: bool) -> None:
+def _scale(axes: Axes, which: str, axis: ChartAxis, log: bool) -> None:
     from matplotlib.ticker import MaxNLocator, PercentFormatter
 
     getattr(axes, f"set_{which}label")(axis.label)

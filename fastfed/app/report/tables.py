@@ -7,7 +7,7 @@ from html import escape
 from typing import Any
 
 from ...record.evaluate import higher_is_better
-from .entries import MISSING, Entry, Group, differing, flatten, is_place, is_seed, plain
+from .entries import MISSING, Entry, Group, differing, flatten, plain, tells_apart
 from .grid import Cell, Grid, as_html
 from .statistics import Estimate, estimate
 from .summary import Summary, is_share, ranked
@@ -139,7 +139,7 @@ def _fate(group: Group, name: str) -> int:
 def differences(groups: Sequence[Group]) -> Grid | None:
     """Only the keys in which groups differ; None if no key does."""
     found = differing([group.entries[0] for group in groups])
-    keys = {key: values for key, values in found.items() if not is_seed(key) and not is_place(key)}
+    keys = {key: values for key, values in found.items() if tells_apart(key)}
     rows = [[_code(key), *(Cell(plain(value)) for value in values)] for key, values in keys.items()]
     return _grid(["setting", *(group.label for group in groups)], rows, "differences", "text")
 

@@ -4,17 +4,17 @@
 its own; `results`, `tables` and `charts` tell what came out. ``fastfed sweep`` is all of this as one command.
 """
 
-from .grid import Axis, parse_axis
-from .outcome import Outcome
+from .grid import GridAxis, parse_axis
+from .outcome import PointOutcome
 from .points import Plan, Point, plan
 from .runner import Report, carry_out, holds_sweep
 from .spec import Spec, Variant
 
 __all__ = [
-    "Axis",
-    "Outcome",
+    "GridAxis",
     "Plan",
     "Point",
+    "PointOutcome",
     "Report",
     "Spec",
     "Variant",

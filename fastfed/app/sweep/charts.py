@@ -8,13 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..report.charts import Axis as ChartAxis
-from ..report.charts import Chart
+from ..report.charts import Chart, ChartAxis
 from ..report.series import Series
 from ..report.summary import is_share
 from ..report.words import name_of
 from .grid import is_number
-from .outcome import better, metric_of
+from .outcome import better, judged_by
 from .points import label
 from .results import Cell, cells, ranked, task_of
 from .runner import Report
@@ -62,7 +61,7 @@ Picture = HeatMap | Curves | Chart
 
 def pictures(report: Report) -> list[Picture]:
     """What there is to draw: heat maps of two numeric settings, a line chart for each, the ranks of all runs."""
-    metric, found = metric_of(report.outcomes), cells(report.outcomes)
+    metric, found = judged_by(report.outcomes), cells(report.outcomes)
     if metric is None or all(cell.value is None for cell in found):
         return []
     return [*heat_maps(found, metric), *sensitivities(found, metric), *ranks(found, metric)]

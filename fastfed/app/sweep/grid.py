@@ -31,7 +31,7 @@ _FORMS = "a list a,b,c, or a range such as 1e-3:1e0:log7 or 1:9:lin5"
 
 
 @dataclass(frozen=True)
-class Axis:
+class GridAxis:
     """A dotted key and its values, each different from the others."""
 
     key: str
@@ -48,7 +48,7 @@ def is_number(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def parse_axis(text: str, where: str = "--grid") -> Axis:
+def parse_axis(text: str, where: str = "--grid") -> GridAxis:
     """The axis that "key=values" describes; `where` is what errors call it."""
     key, equals, values = text.partition("=")
     if not equals:
@@ -56,7 +56,7 @@ def parse_axis(text: str, where: str = "--grid") -> Axis:
     return make_axis(key.strip(), values.strip(), where)
 
 
-def make_axis(key: str, values: Any, where: str) -> Axis:
+def make_axis(key: str, values: Any, where: str) -> GridAxis:
     """The axis of a key, with values as text (a range or a list), or as a list of values."""
     if not _KEY.fullmatch(key):
         raise ConfigError(f"{where}: must begin with a dotted key, as in client.lr, got {key!r}")
@@ -73,7 +73,7 @@ def make_axis(key: str, values: Any, where: str) -> Axis:
     for place, value in enumerate(found):
         if any(value == other and type(value) is type(other) for other in found[:place]):
             raise ConfigError(f"{where}: {key} has the value {value!r} twice")
-    return Axis(key, tuple(found))
+    return GridAxis(key, tuple(found))
 
 
 def _values(text: str, where: str) -> list[Any]:

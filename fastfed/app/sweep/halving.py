@@ -13,7 +13,7 @@ from typing import Any
 
 from ..config import ConfigError
 from ..report.entries import plain
-from .outcome import Outcome, better, metric_of
+from .outcome import PointOutcome, better, judged_by
 from .points import Plan, Point
 
 
@@ -55,9 +55,9 @@ def _evaluated(rounds: float, every: int) -> int:
     return math.ceil(rounds / every) * every if every else max(1, math.ceil(rounds))
 
 
-def survivors(outcomes: Iterable[Outcome], eta: int) -> set[str]:
+def survivors(outcomes: Iterable[PointOutcome], eta: int) -> set[str]:
     """The cells that go on: of every contest one in `eta`, at least one, by their means over seeds."""
-    contests: dict[tuple[str, str], dict[str, list[Outcome]]] = {}
+    contests: dict[tuple[str, str], dict[str, list[PointOutcome]]] = {}
     for one in outcomes:
         contests.setdefault(contest(one.point), {}).setdefault(one.point.cell, []).append(one)
     kept: set[str] = set()
@@ -67,9 +67,9 @@ def survivors(outcomes: Iterable[Outcome], eta: int) -> set[str]:
     return kept
 
 
-def _rank(seeds: Sequence[Outcome]) -> float:
+def _rank(seeds: Sequence[PointOutcome]) -> float:
     """By the mean over seeds; a cell with a seed that has no value comes last."""
-    metric = metric_of(seeds)
+    metric = judged_by(seeds)
     values = [one.value for one in seeds if one.value is not None]
     if metric is None or len(values) < len(seeds):
         return math.inf

@@ -17,7 +17,7 @@ DONE, FAILED, INTERRUPTED, WAITING = "done", "failed", "interrupted", "waiting"
 
 
 @dataclass(frozen=True)
-class Outcome:
+class PointOutcome:
     """`status` is "done", "diverged at round N", "dropped at round N" (by halving), "failed", "interrupted" or
     "waiting"; `error` a failed point's sentence. `value` is the mean of the last evaluations of the metric, None where
     there is none, one was not finite, or the run diverged (the model that it still evaluates is one from before);
@@ -35,17 +35,17 @@ class Outcome:
     curve: list[tuple[int, float | None]] = field(default_factory=list, repr=False)
 
 
-def look(point: Point, home: Path, metric: str | None, last: int, until: int | None = None) -> Outcome:
+def look(point: Point, home: Path, metric: str | None, last: int, until: int | None = None) -> PointOutcome:
     """The outcome of the point whose run directory is `home`, of its first `until` rounds where that is given."""
     try:
         run = runs.read(home)
     except runs.DamagedRun as error:
-        return Outcome(point, FAILED, str(error)) if runs.holds_run(home) else Outcome(point)
+        return PointOutcome(point, FAILED, str(error)) if runs.holds_run(home) else PointOutcome(point)
     history = run.history if until is None else History([row for row in run.history if row["round"] <= until])
     name = metric or run.metric
     lost = diverged_at(history)
     status = {"running": INTERRUPTED}.get(run.status, run.status)  # nobody runs it any more
-    return Outcome(
+    return PointOutcome(
         point=point,
         status=f"diverged at round {lost}" if lost is not None and status == DONE else status,
         error=run.info.get("error"),
@@ -72,6 +72,6 @@ def better(metric: str, value: float | None) -> float:
     return -value if higher_is_better(metric) else value
 
 
-def metric_of(outcomes: Iterable[Outcome]) -> str | None:
+def judged_by(outcomes: Iterable[PointOutcome]) -> str | None:
     """The metric by which points are judged."""
     return next((one.metric for one in outcomes if one.metric is not None), None)

@@ -17,6 +17,7 @@ from ...record.evaluate import metric_of
 from ...record.history import History
 from ..config import Config, ConfigError, parse
 from ..config import document as documents
+from ..config.errors import in_file
 from ..config.stand_ins import check_data, with_data
 from ..report.entries import Entry, plain
 from .grid import is_number
@@ -105,7 +106,7 @@ def plan(
     """
     document = documents.overridden(documents.read(file), sets)
     fixed = [text.partition("=")[0].strip() for text in sets]
-    try:
+    with in_file(file):
         spec = read_spec(document.pop(TABLE, {})).without(fixed).with_grid(grid).with_options(seeds, metric, last)
         for axis in spec.all_axes():
             if axis.key in fixed:
@@ -115,14 +116,7 @@ def plan(
         check_data([point.tables for point in points], data)
         points = [_with_data(point, data) for point in points]
         configs = {point.name: _checked(point, spec.metric) for point in points}
-    except ConfigError as error:
-        raise ConfigError(_in_file(file, str(error))) from error
     return Plan(spec, tuple(points), configs)
-
-
-def _in_file(file: str | Path, sentences: str) -> str:
-    """What is wrong with the file names it; what is wrong with an option names that."""
-    return "\n".join(line if line.startswith("--") else f"{file}: {line}" for line in sentences.splitlines())
 
 
 def _with_data(point: Point, data: Sequence[str]) -> Point:
@@ -213,7 +207,7 @@ def put(document: dict[str, Any], key: str, value: Any) -> None:
 
 def shortened(config: Config, rounds: int | None) -> Config:
     """The same run, but only its first rounds: whatever else depends on the number of rounds stays."""
-    return config if rounds is None else replace(config, going={**config.going, "rounds": rounds})
+    return config if rounds is None else replace(config, run_settings={**config.run_settings, "rounds": rounds})
 
 
 def with_threads(config: Config, threads: int) -> Config:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ..report.statistics import Estimate, estimate
-from .outcome import Outcome, better, metric_of
+from .outcome import PointOutcome, better, judged_by
 from .points import Point, label
 from .runner import Report
 
@@ -26,7 +26,7 @@ class Cell:
     """The points that differ only in their seed, and what they came to."""
 
     point: Point
-    outcomes: tuple[Outcome, ...]
+    outcomes: tuple[PointOutcome, ...]
 
     @cached_property
     def value(self) -> Estimate | None:
@@ -54,9 +54,9 @@ class Cell:
         return ", ".join(f"{number} {word}" for word, number in words.items())
 
 
-def cells(outcomes: Sequence[Outcome]) -> list[Cell]:
+def cells(outcomes: Sequence[PointOutcome]) -> list[Cell]:
     """Outcomes by their settings, in the order of the first seed of each."""
-    found: dict[str, list[Outcome]] = {}
+    found: dict[str, list[PointOutcome]] = {}
     for one in outcomes:
         found.setdefault(one.point.cell, []).append(one)
     return [Cell(seeds[0].point, tuple(seeds)) for seeds in found.values()]
@@ -89,7 +89,7 @@ def rows(report: Report) -> list[dict[str, Any]]:
     return [_row(report, one) for one in report.outcomes]
 
 
-def _row(report: Report, one: Outcome) -> dict[str, Any]:
+def _row(report: Report, one: PointOutcome) -> dict[str, Any]:
     point = one.point
     return {
         "point": point.name,
@@ -111,7 +111,7 @@ def write(report: Report) -> list[Path]:
     """Writes results.csv and results.json into the sweep's directory; each whole or not at all."""
     table = rows(report)
     told = {
-        "metric": metric_of(report.outcomes),
+        "metric": judged_by(report.outcomes),
         "last": report.plan.spec.last,
         "interrupted": report.interrupted,
         "rungs": report.rungs,

@@ -16,7 +16,7 @@ from typing import Any, Literal
 from .. import runs
 from ..doctor import machine
 from . import halving
-from .outcome import DONE, FAILED, INTERRUPTED, WAITING, Outcome, better, look
+from .outcome import DONE, FAILED, INTERRUPTED, WAITING, PointOutcome, better, look
 from .points import Plan, Point, shortened
 from .pool import Pool, interrupts
 
@@ -32,8 +32,8 @@ class Event:
     done: int
     total: int
     text: str = ""
-    outcome: Outcome | None = None
-    best: Outcome | None = None
+    outcome: PointOutcome | None = None
+    best: PointOutcome | None = None
     pid: int | None = None
 
 
@@ -43,12 +43,12 @@ class Report:
 
     plan: Plan
     path: Path
-    outcomes: list[Outcome]
+    outcomes: list[PointOutcome]
     interrupted: bool = False
     rungs: list[str] = field(default_factory=list)  # what halving dropped when, in words
 
     @property
-    def failed(self) -> list[Outcome]:
+    def failed(self) -> list[PointOutcome]:
         """Points that failed. Those that diverged did not: that is a finding."""
         return [one for one in self.outcomes if one.status == FAILED]
 
@@ -97,7 +97,7 @@ class _Sweep:
         self, plan: Plan, home: Path, tell: Tell, resume: bool, eta: int | None, rungs: Sequence[int | None]
     ) -> None:
         self.plan, self.home, self.eta, self.rungs, self._tell, self._resume = plan, home, eta, rungs, tell, resume
-        self.outcomes = {point.name: Outcome(point) for point in plan.points}
+        self.outcomes = {point.name: PointOutcome(point) for point in plan.points}
         self.words: list[str] = []
         self.done, self.total = 0, _expected(plan, eta, rungs)
         self.interrupted = False
@@ -188,7 +188,7 @@ class _Sweep:
     def _say(self, kind: Any, **told: Any) -> None:
         self._tell(Event(kind, self.done, self.total, best=self._best(), **told))
 
-    def _best(self) -> Outcome | None:
+    def _best(self) -> PointOutcome | None:
         known = [one for one in self.outcomes.values() if one.value is not None and one.metric is not None]
         return min(known, key=lambda one: better(str(one.metric), one.value), default=None)
 

@@ -28,7 +28,7 @@ from typing import Any
 from ...checks import nearest
 from ..config import ConfigError
 from ..report.entries import flatten
-from .grid import Axis, make_axis, parse_axis
+from .grid import GridAxis, make_axis, parse_axis
 
 TABLE = "sweep"
 _KEYS = ("seeds", "metric", "last", "grid", "variants")
@@ -43,7 +43,7 @@ class Variant:
 
     name: str
     sets: Mapping[str, Any]
-    axes: tuple[Axis, ...] = ()
+    axes: tuple[GridAxis, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Spec:
     `metric` None is the one that goes with the loss; its value is the mean of the `last` evaluations.
     """
 
-    axes: tuple[Axis, ...] = ()
+    axes: tuple[GridAxis, ...] = ()
     variants: tuple[Variant, ...] = ()
     seeds: int = 1
     metric: str | None = None
@@ -96,18 +96,18 @@ class Spec:
         given = {"seeds": seeds, "metric": metric, "last": last}
         return self._checked(**{name: value for name, value in given.items() if value is not None})
 
-    def all_axes(self) -> tuple[Axis, ...]:
+    def all_axes(self) -> tuple[GridAxis, ...]:
         """The shared ones and the variants'."""
         return (*self.axes, *(axis for variant in self.variants for axis in variant.axes))
 
-    def axes_of(self, variant: Variant | None) -> tuple[Axis, ...]:
+    def axes_of(self, variant: Variant | None) -> tuple[GridAxis, ...]:
         """The axes of a variant's points."""
         if variant is None:
             return self.axes
         return (*_others(self.axes, {*variant.sets, *(axis.key for axis in variant.axes)}), *variant.axes)
 
 
-def _others(axes: tuple[Axis, ...], keys: Collection[str]) -> tuple[Axis, ...]:
+def _others(axes: tuple[GridAxis, ...], keys: Collection[str]) -> tuple[GridAxis, ...]:
     return tuple(axis for axis in axes if axis.key not in keys)
 
 
@@ -146,7 +146,7 @@ def _variant(table: Any, where: str) -> Variant:
     return Variant(name.strip(), flatten(sets), _axes(table.get("grid", {}), f"{where}.grid"))
 
 
-def _axes(table: Any, where: str) -> tuple[Axis, ...]:
+def _axes(table: Any, where: str) -> tuple[GridAxis, ...]:
     if not isinstance(table, Mapping):
         raise ConfigError(f"{where}: must be a table of dotted keys and their values, got {table!r}")
     return tuple(make_axis(key, values, where) for key, values in flatten(table).items())

@@ -9,7 +9,7 @@ from rich.table import Table
 
 from ..report.entries import MISSING
 from ..report.words import digits, estimate_of, name_of
-from .outcome import metric_of
+from .outcome import judged_by
 from .points import label
 from .results import Cell, bests, cells, ranked
 from .runner import Report
@@ -19,7 +19,7 @@ MOST_ROWS = 30
 
 def ranking(report: Report, most: int = MOST_ROWS) -> Table:
     """The cells, the best first; a caption tells how many are left out."""
-    metric, found = metric_of(report.outcomes), cells(report.outcomes)
+    metric, found = judged_by(report.outcomes), cells(report.outcomes)
     order = ranked(found, metric)
     methods = len({cell.point.method for cell in found}) > 1 or bool(report.plan.spec.variants)
     keys = [key for key in report.plan.keys if any(_shown(cell, key, methods) for cell in found)]
@@ -46,7 +46,7 @@ def _shown(cell: Cell, key: str, methods: bool) -> bool:
 
 
 def _heading(report: Report) -> str:
-    metric, last = metric_of(report.outcomes), report.plan.spec.last
+    metric, last = judged_by(report.outcomes), report.plan.spec.last
     name = name_of(metric) if metric else "metric"
     return f"final {name}" if last == 1 else f"{name}, mean of the last {last}"
 
@@ -69,7 +69,7 @@ def _caption(number: int, most: int) -> str | None:
 
 def champions(report: Report) -> Table | None:
     """The best of each method for each task, as papers print it; None where that says no more than the ranking."""
-    metric = metric_of(report.outcomes)
+    metric = judged_by(report.outcomes)
     table = bests(cells(report.outcomes), metric)
     tasks = list(dict.fromkeys(task for row in table.values() for task in row))
     if len(table) == 1 and len(tasks) == 1:

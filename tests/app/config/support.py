@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from fastfed.app import config
-from fastfed.app.config.options import REQUIRED, Option, options_of
+from fastfed.app.config.options import NO_DEFAULT, Argument, arguments_of
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -32,21 +32,21 @@ def tables(**changed: Any) -> dict[str, Any]:
 
 def needed(function: Callable[..., Any], *but: str) -> dict[str, Any]:
     """Some value for every argument without a default."""
-    options = options_of(function).values()
-    return {option.name: _any(option) for option in options if option.default is REQUIRED and option.name not in but}
+    wanted = [argument for argument in arguments_of(function).values() if argument.default is NO_DEFAULT]
+    return {argument.name: _any(argument) for argument in wanted if argument.name not in but}
 
 
-def _any(option: Option) -> Any:
-    return {"a number": 0.25, "a whole number": 3}.get(option.words, "somewhere")
+def _any(argument: Argument) -> Any:
+    return {"a number": 0.25, "a whole number": 3}.get(argument.words, "somewhere")
 
 
-def others(option: Option) -> list[Any]:
+def others(argument: Argument) -> list[Any]:
     """Values of an option that are not its default, where its type is a simple one."""
-    if option.words.startswith("a number"):
+    if argument.words.startswith("a number"):
         return [0.125, 0.75]
-    if option.words.startswith("a whole number"):
+    if argument.words.startswith("a whole number"):
         return [2, 7]
-    return [not option.default] if option.type is bool else []
+    return [not argument.default] if argument.type is bool else []
 
 
 def read_again(made: config.Config) -> config.Config:

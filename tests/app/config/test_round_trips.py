@@ -10,8 +10,8 @@ import pytest
 from fastfed.app import config
 from fastfed.app.config import kinds
 from fastfed.app.config import method as methods
-from fastfed.app.config.options import options_of
-from fastfed.app.config.parts import TABLES
+from fastfed.app.config.options import arguments_of
+from fastfed.app.config.parts import CHOICES
 
 from .support import DATA, needed, others, read_again, tables
 
@@ -23,10 +23,10 @@ def assert_stays(made: config.Config) -> None:
 
 
 def of_kind(table: str, kind: str) -> dict[str, Any]:
-    return {TABLES[table].key: kind, **needed(TABLES[table].kinds[kind])}
+    return {CHOICES[table].key: kind, **needed(CHOICES[table].kinds[kind])}
 
 
-OPTIONAL = [(name, kind) for name, table in TABLES.items() for kind in table.kinds]
+OPTIONAL = [(name, kind) for name, table in CHOICES.items() for kind in table.kinds]
 
 
 @pytest.mark.parametrize(("table", "kind"), OPTIONAL, ids=lambda word: word)
@@ -36,23 +36,23 @@ def test_every_kind_of_every_table(table: str, kind: str) -> None:
     assert_stays(made)
     written = made.resolved()[table]
     assert {key: written[key] for key in given} == given
-    assert set(written) == {TABLES[table].key, *options_of(TABLES[table].kinds[kind])}
+    assert set(written) == {CHOICES[table].key, *arguments_of(CHOICES[table].kinds[kind])}
 
 
 @pytest.mark.parametrize(("table", "kind"), OPTIONAL, ids=lambda word: word)
 def test_every_option_is_kept_or_refused_by_name(table: str, kind: str) -> None:
-    options = options_of(TABLES[table].kinds[kind]).values()
-    outcomes = [kept_or_refused(table, kind, option.name, value) for option in options for value in others(option)]
+    arguments = arguments_of(CHOICES[table].kinds[kind]).values()
+    outcomes = [kept_or_refused(table, kind, one.name, value) for one in arguments for value in others(one)]
     assert "kept" in outcomes or not outcomes
 
 
-def kept_or_refused(table: str, kind: str, option: str, value: Any) -> str:
+def kept_or_refused(table: str, kind: str, argument: str, value: Any) -> str:
     try:
-        made = config.parse(tables(**{table: {**of_kind(table, kind), option: value}}))
+        made = config.parse(tables(**{table: {**of_kind(table, kind), argument: value}}))
     except config.ConfigError as error:
         return "refused" if str(error).startswith(f"{table}.") else pytest.fail(f"does not name the key: {error}")
-    assert made.resolved()[table][option] == value
-    assert read_again(made).resolved()[table][option] == value
+    assert made.resolved()[table][argument] == value
+    assert read_again(made).resolved()[table][argument] == value
     return "kept"
 
 
@@ -72,7 +72,7 @@ def test_every_model(model: str) -> None:
     given = {"sizes": [3, 4]} if model == "mlp" else needed(kinds.MODELS[model])
     made = config.parse(tables(model={"name": model, **given}))
     assert_stays(made)
-    assert set(made.resolved()["model"]) == {"name", *options_of(kinds.MODELS[model])}
+    assert set(made.resolved()["model"]) == {"name", *arguments_of(kinds.MODELS[model])}
 
 
 def _all_data() -> list[tuple[str, str | None]]:
@@ -158,7 +158,7 @@ CASES: dict[str, dict[str, Any]] = {
 
 def ran(made: config.Config) -> tuple[list[dict[str, Any]], bytes]:
     sim = made.simulation()
-    sim.run(**made.going, progress=False)
+    sim.run(**made.run_settings, progress=False)
     return sim.history.without_seconds(), sim.params.numpy().tobytes()
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fastfed.app.sweep import Outcome, Point
+from fastfed.app.sweep import Point, PointOutcome
 from fastfed.app.sweep.results import Cell
 
 BASE = """
@@ -55,7 +55,7 @@ def cell(
     """A cell with a value for each seed."""
     each = values if isinstance(values, Sequence) else [values]
     outcomes = [
-        Outcome(point(settings, variant, seed), "done", metric=metric, value=value, best=value, curve=[(1, value)])
+        PointOutcome(point(settings, variant, seed), "done", metric=metric, value=value, best=value, curve=[(1, value)])
         for seed, value in enumerate(each)
     ]
     return Cell(outcomes[0].point, tuple(outcomes))

@@ -8,7 +8,7 @@ import pytest
 
 from fastfed.app import sweep
 from fastfed.app.config import ConfigError
-from fastfed.app.sweep import Outcome, halving
+from fastfed.app.sweep import PointOutcome, halving
 from fastfed.app.sweep.results import Cell
 
 from .support import cell, write
@@ -55,5 +55,5 @@ def test_of_a_loss_the_lowest_go_on() -> None:
     assert halving.survivors(_outcomes(cells), 3) == {cells[1].point.cell}
 
 
-def _outcomes(cells: list[Cell]) -> list[Outcome]:
+def _outcomes(cells: list[Cell]) -> list[PointOutcome]:
     return [one for each in cells for one in each.outcomes]

@@ -65,7 +65,7 @@ def test_the_command_line_wins_over_the_file(tmp_path: Path) -> None:
     configs = list(plan.configs.values())
     assert {config.settings["client"].lr for config in configs} == {0.7}
     assert {config.settings["server"].lr for config in configs} == {3, 4}  # the variant's own too
-    assert {config.going["rounds"] for config in configs} == {9}
+    assert {config.run_settings["rounds"] for config in configs} == {9}
 
 
 def test_a_point_is_the_run_of_the_same_settings(tmp_path: Path) -> None:

@@ -1,0 +1,37 @@
+"""CC: the tuned values are typed once more, from its tables, so that a slip of the pen in a file is seen."""
+
+from __future__ import annotations
+
+import pytest
+
+from .support import FILES, grid, half_powers, values
+
+RULES = {"CC-FedSGD": "sgd", "CC-FedAdagrad": "adagrad", "CC-FedAdam": "adam", "CC-FedAMS": "ams"}
+CC_FILES = [name for name in FILES if name.startswith("cc/")]
+
+
+@pytest.mark.parametrize("file", CC_FILES)
+def test_cc_defaults(file: str) -> None:
+    found = values(file, "server.rule", "server.beta1", "server.beta2")
+    for name, (rule, beta1, beta2) in found.items():
+        assert rule == RULES[name]
+        assert beta1 == (None if rule == "sgd" else 0.0 if file.endswith("beta") else 0.9)
+        assert beta2 == (None if rule in ("sgd", "adagrad") else 0.0 if file.endswith("gamma") else 0.99)
+    delay = 10 if file.endswith("figure2a") else 5
+    randomness = 3 if file.endswith("figure2b") else 2
+    keys = ("timing.buffer", "timing.max_delay", "timing.epochs", "timing.randomness", "data.clients")
+    assert set(values(file, *keys).values()) == {(5, delay, 3, randomness, 100)}
+    assert {weights for (weights,) in values(file, "run.weights").values()} == {"uniform"}
+
+
+def test_cc_grids() -> None:
+    for file in CC_FILES:
+        if "figure3" not in file:
+            assert grid(file)["server.lr"] == half_powers(-3, 1), file
+    assert list(values("cc/fashion_mnist", "run.rounds")) == list(RULES)
+    assert values("cc/fashion_mnist", "data.alpha", "run.rounds", "model.name")["CC-FedAMS"] == (0.5, 300, "lenet")
+    assert grid("cc/figure1")["data.alpha"] == [3.0, 0.5]
+    assert grid("cc/figure2b")["timing.randomness"] == [3, 2, 1]
+    assert grid("cc/figure3_beta") == {"server.beta1": [0.0, 0.5, 0.7, 0.8, 0.9, 0.95, 0.99, 0.995]}
+    assert grid("cc/figure3_tau") == {"server.tau": half_powers(-4, -1)}
+    assert grid("cc/figure3_gamma") == {"server.beta2": [0.0, 0.5, 0.7, 0.9, 0.95, 0.99]}
