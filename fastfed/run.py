@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -73,31 +74,34 @@ def check_target(sim: Simulation, target: Mapping[str, float] | None, evaluate_e
 def run_rounds(sim: Simulation, end: End, hooks: Sequence[Hooked]) -> None:
     """Rounds until the `end`, or until a hook asks to stop."""
     begun: list[Hooked] = []
-    try:
-        for hook in hooks:
-            hook.begin(sim)
-            begun.append(hook)
-        time_is_up = False
-        while sim.round < end.rounds and not time_is_up and not any(hook.asks_to_stop(sim) for hook in hooks):
-            row = sim.step_before(end.clock)
-            time_is_up = row is None
-            row = sim.flush() if time_is_up and end.flush else row
-            if row is not None:
-                last = time_is_up or _is_last(sim, end)
-                for hook in hooks:
-                    hook.after_round(sim, row, last)
-                    last = last or hook.asks_to_stop(sim)
-            else:
-                for hook in hooks:
+    with ExitStack() as ends:  # of all hooks, even if one fails
+        try:
+            for hook in hooks:
+                hook.begin(sim)
+                begun.append(hook)
+                ends.callback(hook.end, sim)
+            _run_rounds(sim, end, hooks)
+        except BaseException:  # Ctrl-C above all, but nothing that was trained should be lost to any error
+            if sim.between_rounds:
+                for hook in begun:
                     hook.interrupted(sim)
-    except BaseException:  # Ctrl-C above all, but nothing that was trained should be lost to any error
-        if sim.between_rounds:
-            for hook in begun:
+            raise
+
+
+def _run_rounds(sim: Simulation, end: End, hooks: Sequence[Hooked]) -> None:
+    time_is_up = False
+    while sim.round < end.rounds and not time_is_up and not any(hook.asks_to_stop(sim) for hook in hooks):
+        row = sim.step_before(end.clock)
+        time_is_up = row is None
+        row = sim.flush() if time_is_up and end.flush else row
+        if row is not None:
+            last = time_is_up or _is_last(sim, end)
+            for hook in hooks:
+                hook.after_round(sim, row, last)
+                last = last or hook.asks_to_stop(sim)
+        else:
+            for hook in hooks:
                 hook.interrupted(sim)
-        raise
-    finally:
-        for hook in reversed(begun):
-            hook.end(sim)
 
 
 def _is_last(sim: Simulation, end: End) -> bool:
