@@ -16,7 +16,7 @@ from .compression import Compressor
 from .data import Federation
 from .exchange import Exchanger, NoExchanger
 from .packing import Packing
-from .plan import LocalWork, Orders, Planner, Poisson, SyncPlanner, Tuning
+from .plan import LocalWork, Planner, PlanTemplate, Poisson, SyncPlanner, Tuning
 from .privacy import Ledger, NoLedger
 from .settings import Settings, check_privacy
 from .tune import Tuner, Untuned
@@ -40,7 +40,7 @@ def make_planner(settings: Settings, fed: Federation, bytes_moved: int) -> Plann
         counting="epochs" if settings.tuner is None else settings.tuner.counting,
     )
     local.check(len(fed))
-    orders = Orders(
+    template = PlanTemplate(
         sizes=fed.sizes,
         local=local,
         client=settings.client,
@@ -52,10 +52,10 @@ def make_planner(settings: Settings, fed: Federation, bytes_moved: int) -> Plann
     who = settings.participation
     check_privacy(settings, who)
     if settings.timing is not None:
-        return settings.timing.begin(orders, bytes_moved)
+        return settings.timing.begin(template, bytes_moved)
     assert who is not None
     who.check(len(fed))
-    planner = SyncPlanner(orders, who)
+    planner = SyncPlanner(template, who)
     planner.plan(0, Tuning())
     return planner
 

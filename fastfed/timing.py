@@ -14,7 +14,7 @@ from .fleet import Fleet
 from .plan.client_centric import CentricPlanner
 from .plan.clock import EventPlanner, make_queue
 from .plan.participation import Uniform
-from .plan.round import Orders, Planner, nearest_whole
+from .plan.round import Planner, PlanTemplate, nearest_whole
 
 
 class Timing(Protocol):
@@ -29,7 +29,7 @@ class Timing(Protocol):
 
     has_clock: bool
 
-    def begin(self, orders: Orders, bytes_moved: int) -> Planner:
+    def begin(self, template: PlanTemplate, bytes_moved: int) -> Planner:
         """The planner of a run in which a client's round moves that many bytes."""
 
 
@@ -79,9 +79,9 @@ class ClientCentric:
             return None
         return nearest_whole(self.epochs * self.randomness)
 
-    def begin(self, orders: Orders, bytes_moved: int) -> Planner:
-        Uniform(self.buffer).check(orders.sizes.numel())
-        return CentricPlanner(orders, self.buffer, self.max_delay, self._most_epochs)
+    def begin(self, template: PlanTemplate, bytes_moved: int) -> Planner:
+        Uniform(self.buffer).check(template.sizes.numel())
+        return CentricPlanner(template, self.buffer, self.max_delay, self._most_epochs)
 
 
 # ---- a simulated clock ----------------------------------------------------------------------------------------------
@@ -113,11 +113,11 @@ class EventDriven:
         if self.max_age is not None:
             _whole("max_age", self.max_age, 0)
 
-    def begin(self, orders: Orders, bytes_moved: int) -> Planner:
+    def begin(self, template: PlanTemplate, bytes_moved: int) -> Planner:
         queue = make_queue(
-            orders, self.fleet, bytes_moved, concurrency=self.concurrency, buffer=self.buffer, max_age=self.max_age
+            template, self.fleet, bytes_moved, concurrency=self.concurrency, buffer=self.buffer, max_age=self.max_age
         )
-        return EventPlanner(orders, queue, self.staleness)
+        return EventPlanner(template, queue, self.staleness)
 
 
 @dataclass(frozen=True)
@@ -143,6 +143,6 @@ class Waves:
     def buffer(self) -> int:
         return self.size if self.wanted is None else self.wanted
 
-    def begin(self, orders: Orders, bytes_moved: int) -> Planner:
-        queue = make_queue(orders, self.fleet, bytes_moved, concurrency=self.size, buffer=self.buffer, waves=True)
-        return EventPlanner(orders, queue, staleness=0.0, stops_the_late=True)
+    def begin(self, template: PlanTemplate, bytes_moved: int) -> Planner:
+        queue = make_queue(template, self.fleet, bytes_moved, concurrency=self.size, buffer=self.buffer, waves=True)
+        return EventPlanner(template, queue, staleness=0.0, stops_the_late=True)

@@ -12,7 +12,7 @@ from torch import Tensor
 from ..kernels import Stream
 from ..purposes import Purpose
 from .participation import Uniform, uniforms
-from .round import Memoryless, Orders, RoundPlan, Tuning, age_columns
+from .round import Memoryless, PlanTemplate, RoundPlan, Tuning, age_columns
 
 
 @dataclass
@@ -20,20 +20,20 @@ class CentricPlanner(Memoryless):
     """Every round, `buffer` clients, each from one of the newest `max_delay` + 1 models and for 1 to `most_epochs`
     epochs, all as likely (None: as long as the local work says). `version` counts the server's steps."""
 
-    orders: Orders
+    template: PlanTemplate
     buffer: int
     max_delay: int
     most_epochs: int | None
     version: int = 0
 
     def plan(self, round: int, tuning: Tuning, until: float = math.inf) -> RoundPlan:
-        seed = self.orders.seed
-        cohort = Uniform(self.buffer).cohort(round, self.orders.sizes.numel(), seed)
+        seed = self.template.seed
+        cohort = Uniform(self.buffer).cohort(round, self.template.sizes.numel(), seed)
         age = _drawn(len(cohort), min(self.max_delay, round) + 1, Stream(seed, Purpose.STALENESS, round))
         epochs = None
         if self.most_epochs is not None:
             epochs = 1 + _drawn(len(cohort), self.most_epochs, Stream(seed, Purpose.EPOCHS, round))
-        return self.orders.plan(round, cohort, tuning, epochs=epochs, age=age, columns=age_columns(age))
+        return self.template.plan(round, cohort, tuning, epochs=epochs, age=age, columns=age_columns(age))
 
     def commit(self) -> None:
         self.version += 1

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..clients import Blend
 from ..fleet import Fleet
-from .round import Orders, RoundPlan, Tuning, age_columns
+from .round import PlanTemplate, RoundPlan, Tuning, age_columns
 
 if TYPE_CHECKING:
     from .events import EventQueue
@@ -21,8 +21,10 @@ if TYPE_CHECKING:
 class EventPlanner:
     """Rounds as an `EventQueue` fills its buffer."""
 
-    def __init__(self, orders: Orders, queue: EventQueue, staleness: float, stops_the_late: bool = False) -> None:
-        self.orders, self.queue, self.staleness, self.stops_the_late = orders, queue, staleness, stops_the_late
+    def __init__(
+        self, template: PlanTemplate, queue: EventQueue, staleness: float, stops_the_late: bool = False
+    ) -> None:
+        self.template, self.queue, self.staleness, self.stops_the_late = template, queue, staleness, stops_the_late
         self._accounted = (0, 0)  # starts and stale updates of the rounds so far, whose bytes have been counted
 
     def plan(self, round: int, tuning: Tuning, until: float = math.inf) -> RoundPlan | None:
@@ -43,7 +45,7 @@ class EventPlanner:
             "stale": queue.stale,
             "discarded": queue.discarded + (queue.in_flight if self.stops_the_late else 0),
         }
-        plan = self.orders.plan(round, cohort, tuning, age=age, scale=scale, columns=columns)
+        plan = self.template.plan(round, cohort, tuning, age=age, scale=scale, columns=columns)
         starts, stale = self._accounted
         return replace(plan, downloads=queue.starts - starts, late_uploads=queue.stale - stale)
 
@@ -63,24 +65,24 @@ class EventPlanner:
         self._accounted = (starts, stale)
 
 
-def make_queue(orders: Orders, fleet: Fleet, bytes_moved: int, **options: int | bool | None) -> EventQueue:
+def make_queue(template: PlanTemplate, fleet: Fleet, bytes_moved: int, **options: int | bool | None) -> EventQueue:
     """The queue of a run in which a client's round moves that many bytes; `options` are its own."""
     from .events import EventQueue  # here: it compiles its loop, which others need not wait for
 
-    clients = orders.sizes.numel()
+    clients = template.sizes.numel()
     fleet.check(clients)
-    if isinstance(orders.client, Blend) and any(
-        p.steps is not None or p.epochs is not None for p in orders.client.parts
+    if isinstance(template.client, Blend) and any(
+        p.steps is not None or p.epochs is not None for p in template.client.parts
     ):
         raise ValueError("client: a simulated clock must know a client's steps beforehand; the parts may not set them")
-    local = orders.local
-    steps = local.steps_of(torch.arange(clients), orders.sizes, local.epochs, local.batch_size)
-    steps = torch.where(orders.sizes > 0, steps, 1)  # who has no examples finds that out
+    local = template.local
+    steps = local.steps_of(torch.arange(clients), template.sizes, local.epochs, local.batch_size)
+    steps = torch.where(template.sizes > 0, steps, 1)  # who has no examples finds that out
     return EventQueue(
-        fleet.seconds(steps, bytes_moved, orders.seed),
+        fleet.seconds(steps, bytes_moved, template.seed),
         dropout=fleet.dropout,
-        windows=_windows(fleet, clients, orders.seed),
-        seed=orders.seed,
+        windows=_windows(fleet, clients, template.seed),
+        seed=template.seed,
         **options,  # type: ignore[arg-type]
     )
 

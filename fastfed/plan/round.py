@@ -131,7 +131,7 @@ class Tuning:
 
 
 @dataclass(frozen=True)
-class Orders:
+class PlanTemplate:
     """What the clients of a cohort are told: optimizer, learning rate, steps. The same for every planner.
 
     `sizes` (clients,) int64 counts the clients' examples. The schedules' factors multiply the learning rates.
@@ -293,12 +293,12 @@ class Memoryless:
 class SyncPlanner(Memoryless):
     """Synchronous rounds: a fresh cohort, all from the newest model."""
 
-    orders: Orders
+    template: PlanTemplate
     participation: Participation
 
     def plan(self, round: int, tuning: Tuning, until: float = math.inf) -> RoundPlan:
-        cohort = self.participation.cohort(round, self.orders.sizes.numel(), self.orders.seed)
-        return self.orders.plan(round, cohort, tuning)
+        cohort = self.participation.cohort(round, self.template.sizes.numel(), self.template.seed)
+        return self.template.plan(round, cohort, tuning)
 
 
 def age_columns(age: Tensor) -> dict[str, object]:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 import fastfed as ff
 from fastfed.aggregate import Aggregate
-from fastfed.plan import Orders, Planner, Poisson, RoundPlan, SyncPlanner, Tuning
+from fastfed.plan import Planner, PlanTemplate, Poisson, RoundPlan, SyncPlanner, Tuning
 from fastfed.train import Outcome, RoundWork
 
 from .support import simulation
@@ -23,8 +23,8 @@ class Everyone:
     sets_epochs = False
     has_clock = False
 
-    def begin(self, orders: Orders, bytes_moved: int) -> Planner:
-        return SyncPlanner(orders, Poisson(1.0))
+    def begin(self, template: PlanTemplate, bytes_moved: int) -> Planner:
+        return SyncPlanner(template, Poisson(1.0))
 
 
 def test_a_timing_of_ones_own() -> None:
