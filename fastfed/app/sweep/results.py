@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from ..files import write_whole
 from ..report.statistics import Estimate, estimate
 from .outcome import PointOutcome, better, judged_by
 from .points import Point, label
@@ -119,9 +119,7 @@ def write(report: Report) -> list[Path]:
     }
     files = {CSV: _csv(table), JSON: json.dumps(told, indent=1, default=str) + "\n"}
     for name, text in files.items():
-        scratch = report.path / f".{name}.{os.getpid()}"
-        scratch.write_text(text, encoding="utf-8")
-        scratch.replace(report.path / name)
+        write_whole(report.path / name, text)
     return [report.path / name for name in files]
 
 

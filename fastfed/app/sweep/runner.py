@@ -7,7 +7,6 @@ ends results.csv, results.json and figures/.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any, Literal
 
 from .. import runs
 from ..doctor import machine
+from ..files import write_whole
 from . import halving
 from .outcome import DONE, FAILED, INTERRUPTED, WAITING, PointOutcome, better, look
 from .points import Plan, Point, shortened
@@ -226,9 +226,7 @@ def _prepare(home: Path, plan: Plan, resume: bool) -> None:
     if not resume and holds_sweep(home):
         raise runs.RunExists(f"{home}: holds a sweep already; use --resume to go on, or another --out")
     home.mkdir(parents=True, exist_ok=True)
-    scratch = home / f".{SWEEP}.{os.getpid()}"
-    scratch.write_text(json.dumps(asked(plan), indent=1, default=str) + "\n")
-    scratch.replace(home / SWEEP)
+    write_whole(home / SWEEP, json.dumps(asked(plan), indent=1, default=str) + "\n")
 
 
 def holds_sweep(home: str | Path) -> bool:
