@@ -21,7 +21,7 @@ from ..store import Examples
 from .text import PAD, Integers, SparseRows, Tokens, fill_words, most_common, next_token_examples
 from .tff_file import SOURCE, TEXT, ClientFile, Field, Root, Rows
 
-Choice = list[tuple[int, Rows, int]]  # clients, which of their examples, and how many those are
+Chosen = list[tuple[int, Rows, int]]  # clients, which of their examples, and how many those are
 
 
 @remembered
@@ -48,7 +48,7 @@ def stack_overflow_nwp(
     with _StackOverflow(root, ("tokens",), clients, examples, test_examples) as data:
         vocabulary = data.vocabulary("stackoverflow.word_count", words, _words, "tokens")
 
-        def encode(source: ClientFile, chosen: Choice) -> Examples:
+        def encode(source: ClientFile, chosen: Chosen) -> Examples:
             rows = np.full((sum(count for *_, count in chosen), length + 1), PAD, dtype=np.int64)
             empty = iter(rows)
             for client, which, _ in chosen:
@@ -86,7 +86,7 @@ def stack_overflow_tags(
         word_places = data.vocabulary("stackoverflow.word_count", words, _words, "tokens", "title")
         tag_places = data.vocabulary("stackoverflow.tag_count", tags, _tags, "tags")
 
-        def encode(source: ClientFile, chosen: Choice) -> Examples:
+        def encode(source: ClientFile, chosen: Chosen) -> Examples:
             bags, labels = SparseRows(words), SparseRows(tags)
             for client, which, _ in chosen:
                 columns = [source.texts(client, field, which) for field in ("tokens", "title", "tags")]
@@ -149,7 +149,7 @@ class _StackOverflow:
     def dataset(
         self,
         name: str,
-        encode: Callable[[ClientFile, Choice], Examples],
+        encode: Callable[[ClientFile, Chosen], Examples],
         class_names: tuple[str, ...] = (),
     ) -> Dataset:
         names = self.train_file.names
@@ -185,7 +185,7 @@ def _spread(sizes: Integers, limit: int | None) -> Iterator[tuple[int, Rows, int
         yield int(client), own - (ends[client] - sizes[client]), len(own)
 
 
-def _kept(chosen: Choice, clients: int) -> Integers:
+def _kept(chosen: Chosen, clients: int) -> Integers:
     """How many examples of each client are kept, (clients,) int64."""
     counts = np.zeros(clients, dtype=np.int64)
     for client, _, count in chosen:
