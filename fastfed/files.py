@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 
 @contextmanager
@@ -33,3 +35,8 @@ def write_whole(target: Path, text: str) -> None:
     """Writes a file of text (UTF-8), in place of one that may be there."""
     with aside(target) as scratch:
         scratch.write_text(text, encoding="utf-8")
+
+
+def as_json(value: Mapping[str, Any]) -> str:
+    """The text of a JSON file that people may read, too. What JSON lacks is refused: NaN and infinities."""
+    return json.dumps(value, indent=1, allow_nan=False) + "\n"

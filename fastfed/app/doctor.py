@@ -65,7 +65,7 @@ class Patient:
 
 
 @dataclass(frozen=True)
-class Report:
+class Diagnosis:
     """The whole examination. `no_card` is the sentence why there are no `cards`, "" if there are."""
 
     machine: Machine
@@ -84,14 +84,14 @@ class Report:
         return {**asdict(self), "fast": self.fast}
 
 
-def examine(self_test: bool = False) -> Report:
+def examine(self_test: bool = False) -> Diagnosis:
     """Tries every backend; takes a few seconds where kernels are compiled on first use.
 
     `self_test` runs the self-test on every card, which takes a minute; otherwise what was kept of the last one is told.
     """
     rows = [_row(name) for name in registry.BACKENDS]
     cards = [_patient(card, self_test) for card in find_cards()]
-    return Report(machine(), versions(), rows, _chosen(), cards, why_none() or "")
+    return Diagnosis(machine(), versions(), rows, _chosen(), cards, why_none() or "")
 
 
 def _patient(card: Card, anew: bool) -> Patient:

@@ -11,6 +11,7 @@ from .loaders.idx import emnist, fashion_mnist, mnist, qmnist
 from .loaders.leaf import leaf
 from .loaders.shakespeare import shakespeare_plays
 from .loaders.stackexchange import stack_exchange
+from .loaders.stackoverflow import stack_overflow_nwp, stack_overflow_tags
 from .loaders.synthetic import (
     synthetic_autoencoder,
     synthetic_images,
@@ -18,13 +19,7 @@ from .loaders.synthetic import (
     synthetic_tags,
     synthetic_text,
 )
-from .loaders.tff import (
-    federated_cifar100,
-    federated_emnist,
-    federated_shakespeare,
-    stack_overflow_nwp,
-    stack_overflow_tags,
-)
+from .loaders.tff import federated_cifar100, federated_emnist, federated_shakespeare
 from .partition import dirichlet, iid, natural, pachinko
 from .partition_file import load_partition, save_partition
 from .picture import draw_partition

@@ -16,6 +16,7 @@ import fastfed
 from fastfed import simulation
 from fastfed.app import config, runs
 from fastfed.app.config import document
+from fastfed.app.runs import beginning, directory
 from fastfed.record import writers as record
 from fastfed.saved import checkpoint
 
@@ -129,7 +130,7 @@ def test_of_two_that_begin_at_once_the_second_changes_nothing(tmp_path: Path, mo
     sim = made.simulation()
     runs.create(tmp_path / "a", made, sim)
     before = contents(tmp_path / "a")
-    monkeypatch.setattr(runs, "refuse_existing", lambda path: None)  # the other one was not there yet
+    monkeypatch.setattr(beginning, "refuse_existing", lambda path: None)  # the other one was not there yet
     with pytest.raises(runs.RunExists):
         runs.create(tmp_path / "a", made, sim)
     assert contents(tmp_path / "a") == before
@@ -210,7 +211,7 @@ def test_a_disk_so_full_that_not_even_the_failure_can_be_noted(tmp_path: Path, m
     home = tmp_path / "a"
     with monkeypatch.context() as patched:
         patched.setattr(record.JsonLines, "write", failing_from(record.JsonLines.write, FULL, 1))
-        patched.setattr(runs, "_replace", failing_from(runs._replace, FULL, 0))
+        patched.setattr(directory, "write_whole", failing_from(directory.write_whole, FULL, 0))
         assert "cannot be written: No space left on device" in fails(configured(), home)
     assert runs.read(home).status == "running"
     assert runs.execute(configured(), home, resume=True, progress=False).status == "done"

@@ -16,13 +16,15 @@ from torch import Tensor, nn
 from fastfed import kernels
 from fastfed.data import Examples, Pixels, Sparse, sampling
 from fastfed.data.generated import Generated, generate
-from fastfed.data.loaders import synthetic
 from fastfed.data.loaders.synthetic import (
+    common,
+    regression,
     synthetic_autoencoder,
     synthetic_images,
     synthetic_regression,
     synthetic_tags,
     synthetic_text,
+    tags,
 )
 from fastfed.losses import LOSSES
 
@@ -81,7 +83,7 @@ def test_same_bits_on_another_backend(task: Any, monkeypatch: pytest.MonkeyPatch
         return kernels.uniform(n, stream, clients=clients, backend="reference")
 
     monkeypatch.setattr(sampling, "uniform", by_reference)
-    monkeypatch.setattr(synthetic, "uniform", by_reference)
+    monkeypatch.setattr(common, "uniform", by_reference)
     there = task(test_examples=20)
     assert torch.equal(here.sizes, there.sizes)
     assert same(examples_of(here, 7)[0], examples_of(there, 7)[0])
@@ -279,9 +281,9 @@ def test_bags_are_shares_of_a_text() -> None:
 
 def test_bags_count_what_was_drawn() -> None:
     drawn = np.array([[3, 1, 3], [5, 5, 5], [2, 0, 5]], dtype=np.int32)  # 5, the width, stands for nothing
-    bags = synthetic._bags(drawn, 5, 0.5)
+    bags = tags._bags(drawn, 5, 0.5)
     assert bags.dense(torch.arange(3)).tolist() == [[0, 0.5, 0, 1, 0], [0] * 5, [0.5, 0, 0.5, 0, 0]]
-    told = synthetic._bags(drawn, 5, None)
+    told = tags._bags(drawn, 5, None)
     assert told.dense(torch.arange(3)).tolist() == [[0, 1, 0, 1, 0], [0] * 5, [1, 0, 1, 0, 0]]
 
 
@@ -295,14 +297,14 @@ def test_regression_has_the_clients_weights() -> None:
     assert float(torch.stack(residuals).mean()) == pytest.approx(0.1, rel=0.05)
     weights = torch.stack(found)
     assert float(weights.std(0).mean()) == pytest.approx(0.5 / 5**0.5, rel=0.25)
-    assert isinstance(fed.maker, synthetic._Regression)
+    assert isinstance(fed.maker, regression._Regression)
     common = torch.from_numpy(fed.maker.weights).float()
     assert (weights.mean(0) - common).abs().max() < 4 * 0.5 / 5**0.5 / 40**0.5
 
 
 def test_regression_without_skew_is_one_line() -> None:
     fed = synthetic_regression(10, features=3, skew=0.0, noise=0.0)
-    assert isinstance(fed.maker, synthetic._Regression)
+    assert isinstance(fed.maker, regression._Regression)
     for inputs, targets in examples_of(fed, 0, 9):
         torch.testing.assert_close(targets[:, 0].double(), inputs.double() @ torch.from_numpy(fed.maker.weights))
 

@@ -14,15 +14,10 @@ import pytest
 import torch
 
 from fastfed.data import DataError, Dataset, Examples, Pixels, Sparse
-from fastfed.data.loaders import tff as module
+from fastfed.data.loaders import tff_file
+from fastfed.data.loaders.stackoverflow import stack_overflow_nwp, stack_overflow_tags
 from fastfed.data.loaders.text import CHARACTERS, character_sequences
-from fastfed.data.loaders.tff import (
-    federated_cifar100,
-    federated_emnist,
-    federated_shakespeare,
-    stack_overflow_nwp,
-    stack_overflow_tags,
-)
+from fastfed.data.loaders.tff import federated_cifar100, federated_emnist, federated_shakespeare
 
 Clients = dict[str, dict[str, Any]]
 
@@ -312,7 +307,7 @@ def test_files_are_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     """Also where the second file is wrong: an open HDF5 file cannot be written by others."""
     stack_overflow(tmp_path)
     opened: list[h5py.File] = []
-    real = module._h5py()
+    real = tff_file._h5py()
 
     class Watched(h5py.File):
         def __init__(self, *args: Any) -> None:

@@ -10,7 +10,7 @@ import typer
 from .terminal import ASKED_WRONGLY, CommandError, complain, console
 
 if TYPE_CHECKING:
-    from ..doctor import Report
+    from ..doctor import Diagnosis
 
 
 def doctor(
@@ -41,7 +41,7 @@ def doctor(
         raise typer.Exit(ASKED_WRONGLY)
 
 
-def _show(report: Report) -> None:
+def _show(report: Diagnosis) -> None:
     from rich.markup import escape
     from rich.table import Table
 

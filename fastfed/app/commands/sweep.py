@@ -16,7 +16,7 @@ from .terminal import FAILED, INTERRUPTED, complain, console, say
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
-    from ..sweep import Plan, PointOutcome, Report
+    from ..sweep import Plan, PointOutcome, SweepOutcome
     from ..sweep.runner import Event, Tell
 
 _MOST_POINTS_SHOWN = 20
@@ -78,10 +78,10 @@ def sweep(
     if resume and not sweeps.holds_sweep(home) and not quiet:
         complain(f"{home}: holds no sweep to go on with; it starts from the beginning")
     with _told(quiet or as_json) as tell:
-        report = sweeps.carry_out(
+        swept = sweeps.carry_out(
             plan, home, resume=resume, jobs=jobs, threads=threads, eta=eta if halve else None, tell=tell
         )
-    _conclude(report, quiet, as_json)
+    _conclude(swept, quiet, as_json)
 
 
 # ---- while it runs --------------------------------------------------------------------------------------------------
@@ -164,37 +164,37 @@ def _show_plan(plan: Plan, jobs: int | None, threads: int | None) -> None:
         say(f"  and {len(plan.points) - _MOST_POINTS_SHOWN:,} more")
 
 
-def _conclude(report: Report, quiet: bool, as_json: bool) -> None:
+def _conclude(swept: SweepOutcome, quiet: bool, as_json: bool) -> None:
     """Files first, then the tables; the exit code last."""
     import json
 
     from ..sweep import charts, drawing, results, tables
 
-    files = results.write(report)
-    pictures = drawing.save(charts.pictures(report), report.path / "figures")
+    files = results.write(swept)
+    pictures = drawing.save(charts.pictures(swept), swept.path / "figures")
     if as_json:
-        for row in results.rows(report):
+        for row in results.rows(swept):
             print(json.dumps(row, default=str))
     elif not quiet:
         said = console()
-        said.print(tables.ranking(report))
-        champions = tables.champions(report)
+        said.print(tables.ranking(swept))
+        champions = tables.champions(swept)
         if champions is not None:
             said.print(champions)
         shown = [*files, *(path for path in pictures if path.suffix == ".png")]
         for name, paths in (("Results", shown[: len(files)]), ("Pictures", shown[len(files) :])):
             for path in paths:
                 say(f"{name + ':':<10}{path.resolve()}")
-    _exit(report)
+    _exit(swept)
 
 
-def _exit(report: Report) -> None:
-    for one in report.failed:
+def _exit(swept: SweepOutcome) -> None:
+    for one in swept.failed:
         complain(f"{one.point.label}, seed {one.point.seed}: {one.error}")
-    if report.interrupted:
-        done = sum(one.status not in ("waiting", "interrupted") for one in report.outcomes)
-        complain(f"interrupted with {done} of {len(report.outcomes)} runs finished; --resume goes on")
+    if swept.interrupted:
+        done = sum(one.status not in ("waiting", "interrupted") for one in swept.outcomes)
+        complain(f"interrupted with {done} of {len(swept.outcomes)} runs finished; --resume goes on")
         raise typer.Exit(INTERRUPTED)
-    if report.failed:
-        complain(f"{len(report.failed)} of {len(report.outcomes)} runs failed; --resume tries them again")
+    if swept.failed:
+        complain(f"{len(swept.failed)} of {len(swept.outcomes)} runs failed; --resume tries them again")
         raise typer.Exit(FAILED)

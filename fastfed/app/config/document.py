@@ -76,7 +76,7 @@ def overridden(document: Mapping[str, Any], sets: Iterable[str]) -> dict[str, An
         key, equals, value = text.partition("=")
         if not equals or not _KEY.fullmatch(key.strip()):
             raise ConfigError(f"--set: must be a dotted key and a value, as in server.lr=0.1, got {text!r}")
-        _put(changed, key.strip().split("."), _toml_value(value.strip()))
+        put(changed, key.strip(), _toml_value(value.strip()), "--set")
     return changed
 
 
@@ -87,13 +87,15 @@ def _toml_value(text: str) -> Any:
         return text  # a bare word, so that nobody needs quotes within quotes
 
 
-def _put(document: dict[str, Any], path: list[str], value: Any) -> None:
+def put(document: dict[str, Any], dotted: str, value: Any, option: str) -> None:
+    """Sets a dotted key, as an option of the command line says, which errors name."""
+    *tables, last = dotted.split(".")
     place = document
-    for depth, part in enumerate(path[:-1]):
-        place = place.setdefault(part, {})
+    for depth, name in enumerate(tables):
+        place = place.setdefault(name, {})
         if not isinstance(place, dict):
-            raise ConfigError(f"--set: {'.'.join(path[: depth + 1])} is not a table, so {'.'.join(path)} cannot be set")
-    place[path[-1]] = value
+            raise ConfigError(f"{option}: {'.'.join(tables[: depth + 1])} is not a table, so {dotted} cannot be set")
+    place[last] = value
 
 
 def write(document: Mapping[str, Any]) -> str:

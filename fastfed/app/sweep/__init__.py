@@ -7,7 +7,7 @@ its own; `results`, `tables` and `charts` tell what came out. ``fastfed sweep`` 
 from .grid import GridAxis, parse_axis
 from .outcome import PointOutcome
 from .points import Plan, Point, plan
-from .runner import Report, carry_out, holds_sweep
+from .runner import SweepOutcome, carry_out, holds_sweep
 from .spec import Spec, Variant
 
 __all__ = [
@@ -15,8 +15,8 @@ __all__ = [
     "Plan",
     "Point",
     "PointOutcome",
-    "Report",
     "Spec",
+    "SweepOutcome",
     "Variant",
     "carry_out",
     "holds_sweep",

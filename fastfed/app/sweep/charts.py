@@ -15,8 +15,8 @@ from ..report.words import name_of
 from .grid import is_number
 from .outcome import better, judged_by
 from .points import label
-from .results import Cell, cells, ranked, task_of
-from .runner import Report
+from .results import GridCell, cells, ranked, task_of
+from .runner import SweepOutcome
 
 _RATES = ("client.lr", "server.lr")  # across and up, as in the papers
 _MOST_TASKS, _MOST_PAIRS, _MOST_LINES = 12, 6, 12
@@ -59,15 +59,15 @@ class Curves:
 Picture = HeatMap | Curves | Chart
 
 
-def pictures(report: Report) -> list[Picture]:
+def pictures(swept: SweepOutcome) -> list[Picture]:
     """What there is to draw: heat maps of two numeric settings, a line chart for each, the ranks of all runs."""
-    metric, found = judged_by(report.outcomes), cells(report.outcomes)
+    metric, found = judged_by(swept.outcomes), cells(swept.outcomes)
     if metric is None or all(cell.value is None for cell in found):
         return []
     return [*heat_maps(found, metric), *sensitivities(found, metric), *ranks(found, metric)]
 
 
-def numeric_keys(found: Sequence[Cell]) -> list[str]:
+def numeric_keys(found: Sequence[GridCell]) -> list[str]:
     """The settings with at least two values, all of them numbers; learning rates first."""
     seen: dict[str, list[Any]] = {}
     for cell in found:
@@ -80,7 +80,7 @@ def numeric_keys(found: Sequence[Cell]) -> list[str]:
 # ---- heat maps ------------------------------------------------------------------------------------------------------
 
 
-def heat_maps(found: Sequence[Cell], metric: str) -> list[HeatMap]:
+def heat_maps(found: Sequence[GridCell], metric: str) -> list[HeatMap]:
     """One for every task and every two numeric settings that are tuned: AFO's Figures 5 to 11."""
     maps = []
     tasks = list(dict.fromkeys(task_of(cell.point) for cell in found))
@@ -99,17 +99,17 @@ def heat_maps(found: Sequence[Cell], metric: str) -> list[HeatMap]:
     return maps
 
 
-def _matrix(title: str, found: Sequence[Cell], across: str, up: str, metric: str) -> Matrix:
+def _matrix(title: str, found: Sequence[GridCell], across: str, up: str, metric: str) -> Matrix:
     columns = sorted({cell.point.settings[across] for cell in found})
     lines = sorted({cell.point.settings[up] for cell in found})
-    at: dict[tuple[float, float], list[Cell]] = {}
+    at: dict[tuple[float, float], list[GridCell]] = {}
     for cell in found:
         at.setdefault((cell.point.settings[up], cell.point.settings[across]), []).append(cell)
     values = [[_best_mean(at.get((line, column), []), metric) for column in columns] for line in lines]
     return Matrix(title, columns, lines, values)
 
 
-def _best_mean(found: Sequence[Cell], metric: str) -> float | None:
+def _best_mean(found: Sequence[GridCell], metric: str) -> float | None:
     return ranked(found, metric)[0].mean if found else None
 
 
@@ -122,7 +122,7 @@ def best_place(matrix: Matrix, metric: str) -> tuple[int, int] | None:
 # ---- sensitivity ----------------------------------------------------------------------------------------------------
 
 
-def sensitivities(found: Sequence[Cell], metric: str) -> list[Chart]:
+def sensitivities(found: Sequence[GridCell], metric: str) -> list[Chart]:
     """The metric by each numeric setting, a line per method: CC's Figure 3. Other settings are at their best; where
     there is only one method and one other setting, each of its values has a line. A method without the setting is a
     level line, for reference."""
@@ -130,9 +130,9 @@ def sensitivities(found: Sequence[Cell], metric: str) -> list[Chart]:
     return [chart for key in keys if (chart := _sensitivity(found, key, keys, metric)) is not None]
 
 
-def _sensitivity(found: Sequence[Cell], key: str, keys: Sequence[str], metric: str) -> Chart | None:
+def _sensitivity(found: Sequence[GridCell], key: str, keys: Sequence[str], metric: str) -> Chart | None:
     others = [other for other in keys if other != key]
-    lines: dict[str, list[Cell]] = {}
+    lines: dict[str, list[GridCell]] = {}
     for cell in found:
         lines.setdefault(_line_of(cell, key, others, found), []).append(cell)
     values = sorted({cell.point.settings[key] for cell in found if key in cell.point.settings})
@@ -152,7 +152,7 @@ def _sensitivity(found: Sequence[Cell], key: str, keys: Sequence[str], metric: s
     )
 
 
-def _line_of(cell: Cell, key: str, others: Sequence[str], found: Sequence[Cell]) -> str:
+def _line_of(cell: GridCell, key: str, others: Sequence[str], found: Sequence[GridCell]) -> str:
     task = {k: v for k, v in cell.point.task.items() if k != key}
     words = [cell.point.method, *(f"{k} {label(v)}" for k, v in task.items())]
     own = [other for other in others if other in cell.point.numbers]
@@ -161,7 +161,7 @@ def _line_of(cell: Cell, key: str, others: Sequence[str], found: Sequence[Cell])
     return ", ".join(word for word in words if word) or name_of("all runs")
 
 
-def _series(name: str, style: int, found: Sequence[Cell], key: str, values: Sequence[float], metric: str) -> Series:
+def _series(name: str, style: int, found: Sequence[GridCell], key: str, values: Sequence[float], metric: str) -> Series:
     """The best cell at every value of the setting; one that has no such setting is level."""
     y: list[float | None] = []
     low: list[float | None] = []
@@ -190,7 +190,7 @@ def _is_log(values: Sequence[float]) -> bool:
 # ---- ranks ----------------------------------------------------------------------------------------------------------
 
 
-def ranks(found: Sequence[Cell], metric: str) -> list[Chart | Curves]:
+def ranks(found: Sequence[GridCell], metric: str) -> list[Chart | Curves]:
     """How much each method depends on its settings: all its runs from the best to the worst, as final values by rank,
     and as curves by round that fade with their rank (FedAda2's Figure 3)."""
     methods = {name: ranked(own, metric) for name, own in _by_line(found).items()}
@@ -214,16 +214,16 @@ def ranks(found: Sequence[Cell], metric: str) -> list[Chart | Curves]:
     return [by_rank, curves] if several else [by_rank]
 
 
-def _by_method(found: Sequence[Cell]) -> dict[str, list[Cell]]:
-    methods: dict[str, list[Cell]] = {}
+def _by_method(found: Sequence[GridCell]) -> dict[str, list[GridCell]]:
+    methods: dict[str, list[GridCell]] = {}
     for cell in found:
         methods.setdefault(cell.point.method, []).append(cell)
     return methods
 
 
-def _by_line(found: Sequence[Cell]) -> dict[str, list[Cell]]:
+def _by_line(found: Sequence[GridCell]) -> dict[str, list[GridCell]]:
     """By method and task."""
-    lines: dict[str, list[Cell]] = {}
+    lines: dict[str, list[GridCell]] = {}
     for cell in found:
         name = ", ".join(word for word in (cell.point.method, task_of(cell.point)) if word)
         lines.setdefault(name or "all runs", []).append(cell)

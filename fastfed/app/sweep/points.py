@@ -168,7 +168,7 @@ def _seeded(
 ) -> list[Point]:
     tables = copy.deepcopy(dict(base))
     for key, value in {**({} if variant is None else variant.sets), **_shallow_first(settings)}.items():
-        put(tables, key, copy.deepcopy(value))
+        documents.put(tables, key, copy.deepcopy(value), "--grid")
     tables = documents.overridden(tables, sets)
     run = tables.setdefault("run", {})
     if isinstance(run, dict):
@@ -184,7 +184,7 @@ def _point(tables: Mapping[str, Any], variant: str | None, settings: dict[str, A
     bare = Point("", variant, settings, seed, {})
     own = copy.deepcopy(dict(tables))
     if place:
-        put(own, "run.seed", seed)
+        documents.put(own, "run.seed", seed, "--seeds")
     own["name"] = bare.label
     return Point(_directory(variant, settings, seed), variant, settings, seed, own)
 
@@ -192,17 +192,6 @@ def _point(tables: Mapping[str, Any], variant: str | None, settings: dict[str, A
 def _shallow_first(settings: Mapping[str, Any]) -> dict[str, Any]:
     """A whole table before what changes it."""
     return dict(sorted(settings.items(), key=lambda item: item[0].count(".")))
-
-
-def put(document: dict[str, Any], key: str, value: Any) -> None:
-    """Sets a dotted key."""
-    *tables, last = key.split(".")
-    place = document
-    for depth, name in enumerate(tables):
-        place = place.setdefault(name, {})
-        if not isinstance(place, dict):
-            raise ConfigError(f"--grid: {'.'.join(tables[: depth + 1])} is not a table, so {key} cannot be set")
-    place[last] = value
 
 
 def shortened(config: Config, rounds: int | None) -> Config:

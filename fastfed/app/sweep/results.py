@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,16 +12,17 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from ...files import write_whole
 from ..report.statistics import Estimate, estimate
 from .outcome import PointOutcome, better, judged_by
 from .points import Point, label
-from .runner import Report
+from .runner import SweepOutcome
 
 CSV, JSON = "results.csv", "results.json"
 
 
 @dataclass(frozen=True)
-class Cell:
+class GridCell:
     """The points that differ only in their seed, and what they came to."""
 
     point: Point
@@ -54,15 +54,15 @@ class Cell:
         return ", ".join(f"{number} {word}" for word, number in words.items())
 
 
-def cells(outcomes: Sequence[PointOutcome]) -> list[Cell]:
+def cells(outcomes: Sequence[PointOutcome]) -> list[GridCell]:
     """Outcomes by their settings, in the order of the first seed of each."""
     found: dict[str, list[PointOutcome]] = {}
     for one in outcomes:
         found.setdefault(one.point.cell, []).append(one)
-    return [Cell(seeds[0].point, tuple(seeds)) for seeds in found.values()]
+    return [GridCell(seeds[0].point, tuple(seeds)) for seeds in found.values()]
 
 
-def ranked(found: Sequence[Cell], metric: str | None) -> list[Cell]:
+def ranked(found: Sequence[GridCell], metric: str | None) -> list[GridCell]:
     """The best first, those without a value last."""
     return sorted(found, key=lambda cell: better(metric or "", cell.mean))
 
@@ -72,9 +72,9 @@ def task_of(point: Point) -> str:
     return ", ".join(f"{key.partition('.')[2]} {label(value)}" for key, value in point.task.items())
 
 
-def bests(found: Sequence[Cell], metric: str | None) -> dict[str, dict[str, Cell]]:
+def bests(found: Sequence[GridCell], metric: str | None) -> dict[str, dict[str, GridCell]]:
     """The best cell of each method for each task: method -> task -> cell. What tables of papers show."""
-    table: dict[str, dict[str, Cell]] = {}
+    table: dict[str, dict[str, GridCell]] = {}
     for cell in ranked(found, metric):
         table.setdefault(cell.point.method, {}).setdefault(task_of(cell.point), cell)
     order = list(dict.fromkeys(cell.point.method for cell in found))
@@ -84,17 +84,17 @@ def bests(found: Sequence[Cell], metric: str | None) -> dict[str, dict[str, Cell
 # ---- files ----------------------------------------------------------------------------------------------------------
 
 
-def rows(report: Report) -> list[dict[str, Any]]:
+def rows(swept: SweepOutcome) -> list[dict[str, Any]]:
     """A row per run, in the plan's order: its settings, its seed, and what came out."""
-    return [_row(report, one) for one in report.outcomes]
+    return [_row(swept, one) for one in swept.outcomes]
 
 
-def _row(report: Report, one: PointOutcome) -> dict[str, Any]:
+def _row(swept: SweepOutcome, one: PointOutcome) -> dict[str, Any]:
     point = one.point
     return {
         "point": point.name,
-        **({"variant": point.variant} if report.plan.spec.variants else {}),
-        **{key: point.settings.get(key) for key in report.plan.keys},
+        **({"variant": point.variant} if swept.plan.spec.variants else {}),
+        **{key: point.settings.get(key) for key in swept.plan.keys},
         "seed": point.seed,
         "status": one.status,
         "metric": one.metric,
@@ -107,22 +107,20 @@ def _row(report: Report, one: PointOutcome) -> dict[str, Any]:
     }
 
 
-def write(report: Report) -> list[Path]:
+def write(swept: SweepOutcome) -> list[Path]:
     """Writes results.csv and results.json into the sweep's directory; each whole or not at all."""
-    table = rows(report)
+    table = rows(swept)
     told = {
-        "metric": judged_by(report.outcomes),
-        "last": report.plan.spec.last,
-        "interrupted": report.interrupted,
-        "rungs": report.rungs,
+        "metric": judged_by(swept.outcomes),
+        "last": swept.plan.spec.last,
+        "interrupted": swept.interrupted,
+        "rungs": swept.rungs,
         "rows": table,
     }
     files = {CSV: _csv(table), JSON: json.dumps(told, indent=1, default=str) + "\n"}
     for name, text in files.items():
-        scratch = report.path / f".{name}.{os.getpid()}"
-        scratch.write_text(text, encoding="utf-8")
-        scratch.replace(report.path / name)
-    return [report.path / name for name in files]
+        write_whole(swept.path / name, text)
+    return [swept.path / name for name in files]
 
 
 def _csv(table: Sequence[Mapping[str, Any]]) -> str:

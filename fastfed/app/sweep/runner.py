@@ -7,12 +7,12 @@ ends results.csv, results.json and figures/.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from ...files import write_whole
 from .. import runs
 from ..doctor import machine
 from . import halving
@@ -38,7 +38,7 @@ class Event:
 
 
 @dataclass(frozen=True)
-class Report:
+class SweepOutcome:
     """What a sweep came to: an outcome for every point, in the plan's order."""
 
     plan: Plan
@@ -65,13 +65,13 @@ def carry_out(
     threads: int | None = None,
     eta: int | None = None,
     tell: Tell = lambda event: None,
-) -> Report:
+) -> SweepOutcome:
     """Runs a plan's points into a directory. With `resume`, those that are finished there are kept.
 
     `jobs` points run at once (default: as many as there are cores, or points) with `threads` threads each (default:
     the file's run.threads, or the cores that are left for each); neither changes a result. `eta` turns successive
     halving on. A point that fails is told and the others go on; Ctrl-C lets those in flight leave checkpoints, and the
-    report says so.
+    outcome says so.
     """
     home = Path(out)
     rungs: Sequence[int | None] = [None] if eta is None else halving.rungs(plan, eta)
@@ -79,7 +79,7 @@ def carry_out(
     sweep = _Sweep(plan, home, tell, resume, eta, rungs)
     with Pool(*shares(len(plan.points), jobs, threads or plan.threads)) as pool, interrupts(sweep.stopper(pool)):
         sweep.go(pool)
-    return sweep.report()
+    return sweep.outcome()
 
 
 def shares(points: int, jobs: int | None, threads: int | None, cores: int | None = None) -> tuple[int, int]:
@@ -102,9 +102,9 @@ class _Sweep:
         self.done, self.total = 0, _expected(plan, eta, rungs)
         self.interrupted = False
 
-    def report(self) -> Report:
+    def outcome(self) -> SweepOutcome:
         outcomes = [self.outcomes[point.name] for point in self.plan.points]
-        return Report(self.plan, self.home, outcomes, self.interrupted, self.words)
+        return SweepOutcome(self.plan, self.home, outcomes, self.interrupted, self.words)
 
     def stopper(self, pool: Pool) -> Callable[[], None]:
         def stop() -> None:
@@ -226,9 +226,7 @@ def _prepare(home: Path, plan: Plan, resume: bool) -> None:
     if not resume and holds_sweep(home):
         raise runs.RunExists(f"{home}: holds a sweep already; use --resume to go on, or another --out")
     home.mkdir(parents=True, exist_ok=True)
-    scratch = home / f".{SWEEP}.{os.getpid()}"
-    scratch.write_text(json.dumps(asked(plan), indent=1, default=str) + "\n")
-    scratch.replace(home / SWEEP)
+    write_whole(home / SWEEP, json.dumps(asked(plan), indent=1, default=str) + "\n")
 
 
 def holds_sweep(home: str | Path) -> bool:

@@ -11,26 +11,26 @@ from ..report.entries import MISSING
 from ..report.words import digits, estimate_of, name_of
 from .outcome import judged_by
 from .points import label
-from .results import Cell, bests, cells, ranked
-from .runner import Report
+from .results import GridCell, bests, cells, ranked
+from .runner import SweepOutcome
 
 MOST_ROWS = 30
 
 
-def ranking(report: Report, most: int = MOST_ROWS) -> Table:
+def ranking(swept: SweepOutcome, most: int = MOST_ROWS) -> Table:
     """The cells, the best first; a caption tells how many are left out."""
-    metric, found = judged_by(report.outcomes), cells(report.outcomes)
+    metric, found = judged_by(swept.outcomes), cells(swept.outcomes)
     order = ranked(found, metric)
-    methods = len({cell.point.method for cell in found}) > 1 or bool(report.plan.spec.variants)
-    keys = [key for key in report.plan.keys if any(_shown(cell, key, methods) for cell in found)]
-    seeds = report.plan.spec.seeds
+    methods = len({cell.point.method for cell in found}) > 1 or bool(swept.plan.spec.variants)
+    keys = [key for key in swept.plan.keys if any(_shown(cell, key, methods) for cell in found)]
+    seeds = swept.plan.spec.seeds
     table = Table(caption=_caption(len(order), most), caption_justify="left")
     table.add_column("method" if methods else "", style="bold", overflow="fold")
     for key in keys:
         table.add_column(key, justify="right")
     if seeds > 1:
         table.add_column("seeds", justify="right")
-    for name in (_heading(report), "best", "rounds", "seconds"):
+    for name in (_heading(swept), "best", "rounds", "seconds"):
         table.add_column(name, justify="right")
     table.add_column("status", overflow="fold")
     for place, cell in enumerate(order[:most]):
@@ -40,18 +40,18 @@ def ranking(report: Report, most: int = MOST_ROWS) -> Table:
     return table
 
 
-def _shown(cell: Cell, key: str, methods: bool) -> bool:
+def _shown(cell: GridCell, key: str, methods: bool) -> bool:
     """Whether a setting has a column: those that are part of the method's name have none."""
     return key in cell.point.numbers or key in cell.point.task or (not methods and key in cell.point.settings)
 
 
-def _heading(report: Report) -> str:
-    metric, last = judged_by(report.outcomes), report.plan.spec.last
+def _heading(swept: SweepOutcome) -> str:
+    metric, last = judged_by(swept.outcomes), swept.plan.spec.last
     name = name_of(metric) if metric else "metric"
     return f"final {name}" if last == 1 else f"{name}, mean of the last {last}"
 
 
-def _numbers(cell: Cell, metric: str | None) -> list[str]:
+def _numbers(cell: GridCell, metric: str | None) -> list[str]:
     rounds = sorted({one.rounds for one in cell.outcomes})
     seconds = sum(one.seconds for one in cell.outcomes) / len(cell.outcomes)
     return [
@@ -67,10 +67,10 @@ def _caption(number: int, most: int) -> str | None:
     return f"and {number - most:,} more, all of them in results.csv" if number > most else None
 
 
-def champions(report: Report) -> Table | None:
+def champions(swept: SweepOutcome) -> Table | None:
     """The best of each method for each task, as papers print it; None where that says no more than the ranking."""
-    metric = judged_by(report.outcomes)
-    table = bests(cells(report.outcomes), metric)
+    metric = judged_by(swept.outcomes)
+    table = bests(cells(swept.outcomes), metric)
     tasks = list(dict.fromkeys(task for row in table.values() for task in row))
     if len(table) == 1 and len(tasks) == 1:
         return None
@@ -94,11 +94,11 @@ def champions(report: Report) -> Table | None:
     return shown
 
 
-def _leader(table: dict[str, dict[str, Cell]], task: str, metric: str | None) -> Cell | None:
-    found: Sequence[Cell] = [row[task] for row in table.values() if task in row]
+def _leader(table: dict[str, dict[str, GridCell]], task: str, metric: str | None) -> GridCell | None:
+    found: Sequence[GridCell] = [row[task] for row in table.values() if task in row]
     first = ranked(found, metric)[0]
     return first if first.value is not None and len(found) > 1 else None
 
 
-def _numbers_of(cell: Cell) -> list[str]:
+def _numbers_of(cell: GridCell) -> list[str]:
     return [f"{key} {label(value)}" for key, value in cell.point.numbers.items()]

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fastfed.app.sweep import Point, PointOutcome
-from fastfed.app.sweep.results import Cell
+from fastfed.app.sweep.results import GridCell
 
 BASE = """
 [data]
@@ -51,11 +51,11 @@ def cell(
     values: float | Sequence[float | None] | None,
     variant: str | None = None,
     metric: str = "test_accuracy",
-) -> Cell:
+) -> GridCell:
     """A cell with a value for each seed."""
     each = values if isinstance(values, Sequence) else [values]
     outcomes = [
         PointOutcome(point(settings, variant, seed), "done", metric=metric, value=value, best=value, curve=[(1, value)])
         for seed, value in enumerate(each)
     ]
-    return Cell(outcomes[0].point, tuple(outcomes))
+    return GridCell(outcomes[0].point, tuple(outcomes))

@@ -14,7 +14,7 @@ from .support import cell
 RATES = [(c, s) for c in (0.1, 1.0) for s in (0.01, 0.1, 1.0)]
 
 
-def grid_of(variant: str | None = None, **more: float) -> list[results.Cell]:
+def grid_of(variant: str | None = None, **more: float) -> list[results.GridCell]:
     """The value is client.lr + server.lr / 100, less a penalty for every further setting."""
     return [
         cell({"server.lr": s, "client.lr": c, **more}, c / 2 + s / 100 - sum(more.values()), variant) for c, s in RATES

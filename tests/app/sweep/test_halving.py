@@ -9,7 +9,7 @@ import pytest
 from fastfed.app import sweep
 from fastfed.app.config import ConfigError
 from fastfed.app.sweep import PointOutcome, halving
-from fastfed.app.sweep.results import Cell
+from fastfed.app.sweep.results import GridCell
 
 from .support import cell, write
 
@@ -55,5 +55,5 @@ def test_of_a_loss_the_lowest_go_on() -> None:
     assert halving.survivors(_outcomes(cells), 3) == {cells[1].point.cell}
 
 
-def _outcomes(cells: list[Cell]) -> list[PointOutcome]:
+def _outcomes(cells: list[GridCell]) -> list[PointOutcome]:
     return [one for each in cells for one in each.outcomes]

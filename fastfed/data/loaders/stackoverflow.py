@@ -1,0 +1,215 @@
+"""Stack Overflow as TensorFlow Federated has it, in the files of `tff_file`: next words, and tags.
+
+AFO is the paper "Adaptive Federated Optimization".
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...saved.recipe import remembered
+from ..arguments import check_whole
+from ..dataset import Dataset
+from ..errors import DataError
+from ..store import Examples
+from .text import PAD, Integers, SparseRows, Tokens, fill_words, most_common, next_token_examples
+from .tff_file import SOURCE, TEXT, ClientFile, Field, Root, Rows
+
+Chosen = list[tuple[int, Rows, int]]  # clients, which of their examples, and how many those are
+
+
+@remembered
+def stack_overflow_nwp(
+    root: Root,
+    words: int = 10000,
+    length: int = 20,
+    clients: int | None = None,
+    examples: int | None = 1000,
+    test_examples: int | None = 10000,
+) -> Dataset:
+    """Next-word prediction on Stack Overflow: ``stackoverflow_train.h5`` and ``stackoverflow_test.h5``.
+
+    Inputs and targets int64 (examples, length): sentences cut to `length` words; tokens are 0 for padding, 1 ... words
+    for the words, then unknown, begin and end, words + 4 in all; targets are `IGNORED` (-100) where padded.
+
+    A client keeps its first `examples` sentences (AFO: 1000; None: all). `clients` keeps the first clients, of
+    342,477: all of them need tens of gigabytes. `test_examples` are spread evenly over the test file (None: all). The
+    words are the first of ``stackoverflow.word_count``, or, where that is absent, the most frequent ones kept.
+    """
+    check_whole("words", words, least=1)
+    check_whole("length", length, least=1)
+
+    with _StackOverflow(root, ("tokens",), clients, examples, test_examples) as data:
+        vocabulary = data.vocabulary("stackoverflow.word_count", words, _words, "tokens")
+
+        def encode(source: ClientFile, chosen: Chosen) -> Examples:
+            rows = np.full((sum(count for *_, count in chosen), length + 1), PAD, dtype=np.int64)
+            empty = iter(rows)
+            for client, which, _ in chosen:
+                for text in source.texts(client, "tokens", which):
+                    fill_words(next(empty), _words(text), vocabulary, Tokens(words))
+            return next_token_examples(rows)
+
+        return data.dataset("stack_overflow_nwp", encode)
+
+
+@remembered
+def stack_overflow_tags(
+    root: Root,
+    words: int = 10000,
+    tags: int = 500,
+    clients: int | None = None,
+    examples: int | None = 500,
+    test_examples: int | None = 10000,
+    count_unknown: bool = False,
+) -> Dataset:
+    """Tag prediction on Stack Overflow: ``stackoverflow_train.h5`` and ``stackoverflow_test.h5``.
+
+    Inputs are bags of the words of text and title, `Sparse` (examples, words), as frequencies that sum to 1 over the
+    known words; with `count_unknown` over all words, as in the code of AFO's authors. Targets `Sparse` (examples, tags)
+    of ones.
+
+    A client keeps its first `examples` (500 in that code; None: all); `clients` and `test_examples` are those of
+    `stack_overflow_nwp`. Words and tags are the first of ``stackoverflow.word_count`` and ``stackoverflow.tag_count``,
+    or, where a file is absent, the most frequent ones kept. `class_names` are the known tags.
+    """
+    check_whole("words", words, least=1)
+    check_whole("tags", tags, least=1)
+
+    with _StackOverflow(root, ("tokens", "title", "tags"), clients, examples, test_examples) as data:
+        word_places = data.vocabulary("stackoverflow.word_count", words, _words, "tokens", "title")
+        tag_places = data.vocabulary("stackoverflow.tag_count", tags, _tags, "tags")
+
+        def encode(source: ClientFile, chosen: Chosen) -> Examples:
+            bags, labels = SparseRows(words), SparseRows(tags)
+            for client, which, _ in chosen:
+                columns = [source.texts(client, field, which) for field in ("tokens", "title", "tags")]
+                for text, title, tagged in zip(*columns, strict=True):
+                    bags.add_words(_words(text) + _words(title), word_places, count_unknown)
+                    labels.add_tags(_tags(tagged), tag_places)
+            return Examples(bags.sparse(), labels.sparse())
+
+        return data.dataset("stack_overflow_tags", encode, tuple(tag_places))
+
+
+class _StackOverflow:
+    """The two files of Stack Overflow, open, and which of their examples are kept.
+
+    `train` and `test` say which.
+    """
+
+    def __init__(
+        self,
+        root: Root,
+        fields: tuple[str, ...],
+        clients: int | None,
+        examples: int | None,
+        test_examples: int | None,
+    ) -> None:
+        for name, value in (("clients", clients), ("examples", examples), ("test_examples", test_examples)):
+            if value is not None:
+                check_whole(name, value, least=1)
+        self.root = Path(root)
+        wanted = {field: Field(TEXT) for field in fields}
+        self.train_file = ClientFile(self.root / "stackoverflow_train.h5", wanted, "stackoverflow", clients)
+        try:
+            self.test_file = ClientFile(self.root / "stackoverflow_test.h5", wanted, "stackoverflow")
+        except BaseException:
+            self.train_file.__exit__(None, None, None)
+            raise
+        self.train = list(_first(self.train_file.sizes, examples))
+        self.test = list(_spread(self.test_file.sizes, test_examples))
+
+    def __enter__(self) -> _StackOverflow:
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self.train_file.__exit__(*error)
+        self.test_file.__exit__(*error)
+
+    def vocabulary(self, file: str, size: int, split: Callable[[bytes], list[str]], *fields: str) -> dict[str, int]:
+        """The first `size` entries of a file of counts, or the most frequent in the training examples kept."""
+        path = self.root / file
+        if path.is_file():
+            counted = _counts(path)
+            return {key: place for place, key in enumerate(list(counted)[:size])}
+        counts: Counter[str] = Counter()
+        for client, which, _ in self.train:
+            for field in fields:
+                for text in self.train_file.texts(client, field, which):
+                    counts.update(split(text))
+        return most_common(counts, size)
+
+    def dataset(
+        self,
+        name: str,
+        encode: Callable[[ClientFile, Chosen], Examples],
+        class_names: tuple[str, ...] = (),
+    ) -> Dataset:
+        names = self.train_file.names
+        return Dataset(
+            name=name,
+            train=encode(self.train_file, self.train),
+            test=encode(self.test_file, self.test),
+            client=self.train_file.keys_among(names, _kept(self.train, len(names))),
+            client_names=names,
+            test_client=self.test_file.keys_among(names, _kept(self.test, len(self.test_file.names))),
+            class_names=class_names,
+        )
+
+
+def _first(sizes: Integers, limit: int | None) -> Iterator[tuple[int, Rows, int]]:
+    """Every client's first `limit` examples."""
+    for client, size in enumerate(sizes):
+        count = int(size) if limit is None else min(int(size), limit)
+        yield client, slice(0, count), count
+
+
+def _spread(sizes: Integers, limit: int | None) -> Iterator[tuple[int, Rows, int]]:
+    """`limit` examples at equal distances over all clients' examples."""
+    total = int(sizes.sum())
+    if limit is None or limit >= total:
+        yield from _first(sizes, None)
+        return
+    chosen = np.arange(limit, dtype=np.int64) * total // limit
+    ends = np.cumsum(sizes)
+    owners = np.searchsorted(ends, chosen, side="right")
+    clients, begins = np.unique(owners, return_index=True)
+    for client, own in zip(clients, np.split(chosen, begins[1:]), strict=True):
+        yield int(client), own - (ends[client] - sizes[client]), len(own)
+
+
+def _kept(chosen: Chosen, clients: int) -> Integers:
+    """How many examples of each client are kept, (clients,) int64."""
+    counts = np.zeros(clients, dtype=np.int64)
+    for client, _, count in chosen:
+        counts[client] = count
+    return counts
+
+
+def _counts(path: Path) -> dict[str, int]:
+    """A file of counts, most frequent first: a json dictionary, or lines of a key and its count."""
+    expected = "a json dictionary of counts, or lines of a word and its count"
+    try:
+        text = path.read_text(encoding="utf-8")
+        if text.lstrip().startswith("{"):
+            return {str(key): int(count) for key, count in json.loads(text).items()}
+        return {key: int(count) for key, count in (line.rsplit(maxsplit=1) for line in text.splitlines() if line)}
+    except (ValueError, TypeError) as error:
+        raise DataError(
+            path, f"is truncated or not as expected ({error})", expected, SOURCE.format(path.name)
+        ) from error
+
+
+def _words(text: bytes) -> list[str]:
+    return text.decode("utf-8", errors="replace").split()
+
+
+def _tags(text: bytes) -> list[str]:
+    return [tag for tag in text.decode("utf-8", errors="replace").split("|") if tag]
