@@ -190,8 +190,7 @@ class Simulation:
 
     def _carry_out(self, plan: RoundPlan, clock: _Clock) -> Row:
         with clock("train"):
-            work = self._work(plan) if len(plan) else None  # a Poisson cohort may be empty
-            outcome = Outcome.of_nobody(self.params) if work is None else self.executor.run(work)
+            work, outcome = self._train(plan)
         with _uninterrupted():  # what follows happens as a whole, so that Ctrl-C leaves a state between two rounds
             self.between_rounds = False
             with clock("aggregate"):
@@ -213,6 +212,12 @@ class Simulation:
             row |= clock.seconds
             self.between_rounds = True
         return row
+
+    def _train(self, plan: RoundPlan) -> tuple[RoundWork | None, Outcome]:
+        if len(plan) == 0:  # a Poisson cohort may be empty
+            return None, Outcome.of_nobody(self.params)
+        work = self._work(plan)
+        return work, self.executor.run(work)
 
     def _work(self, plan: RoundPlan) -> RoundWork:
         visit = self.fed.visit(plan.cohort)

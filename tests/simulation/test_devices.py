@@ -376,7 +376,7 @@ def test_auto_is_batched_there_where_it_has_the_loss() -> None:
 
 def test_a_run_is_the_same_run_on_every_device() -> None:
     here, there = (CASES["FedAvg"].simulation("eager", device) for device in ("cpu", NAME))
-    assert here._run == there._run
+    assert here.saved.run == there.saved.run
 
 
 # ---- models, devices and threads that are given ---------------------------------------------------------------------
