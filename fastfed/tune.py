@@ -38,10 +38,10 @@ class Tuner(Protocol):
 
 
 class TunerSettings(Protocol):
-    """Settings of a tuner. `counting`: how fractions of epochs become steps."""
+    """Settings of a tuner. `counting`: how fractions of epochs become steps (None: as without a tuner)."""
 
     @property
-    def counting(self) -> Counting: ...
+    def counting(self) -> Counting | None: ...
 
     def check(self, client: Client | Blend) -> None:
         """Refuses optimizers that it cannot tune."""
@@ -67,27 +67,40 @@ class Untuned:
         """Nothing to take over."""
 
 
+_FORMS = {
+    "authors": {"counting": "ceil", "cosine": "after"},
+    "paper": {"counting": "floor", "cosine": "before"},
+}
+
+
 @dataclass(frozen=True)
 class Fathom:
     """FATHOM: the clients' learning rate, epochs E and batch size B follow hypergradients.
 
     With a factor `alpha` of memory in the smoothed delta, lr moves by exp(-gamma_lr * H), E by exp(-gamma_epochs *
     (H + G)) and B by exp(gamma_batch * G): H is how far the round's delta opposes the smoothed one before it, G how far
-    the clients' gradients oppose those of their earlier steps. Clients take max(1, floor(n * E / B)) steps, with
-    `counting` "ceil" (the authors' code) rounded up. `max_lr`, `max_epochs` and `max_batch` are bounds; none by
-    default (the authors' code: 0.5, 10 and 5096). `cosine` "after" compares a gradient with the client's whole move,
-    its own step included (the authors' code); the paper's "before" leaves that step out.
+    the clients' gradients oppose their own moves, the least cosine of all local steps, averaged over the clients.
+
+    `form` "authors" (default) is what the published table was made with. A gradient is compared with the client's whole
+    move, its own step included, so that the first cosine is 1: while clients take one step, B shrinks. "paper" is the
+    listing to the letter: a gradient is compared with those before it (a client of one step has 0), and G is
+    multiplied by lr. `cosine` ("after" the step or "before" it) and `counting` (clients take max(1, n * E / B) steps,
+    rounded up, "ceil", or down, "floor") are by default the form's: after and up, before and down.
+
+    `max_lr`, `max_epochs` and `max_batch` bound what rounds use, not what is remembered; none by default (the authors:
+    0.5 for EMNIST or 1.0 for Stack Overflow, 10 and 5096).
     """
 
     gamma_lr: float = 0.01
     gamma_epochs: float = 0.01
     gamma_batch: float = 0.1
     alpha: float = 0.5
-    counting: Counting = "floor"
+    counting: Counting | None = None
     max_lr: float | None = None
     max_epochs: float | None = None
     max_batch: float | None = None
-    cosine: Literal["before", "after"] = "before"
+    cosine: Literal["before", "after"] | None = None
+    form: Literal["authors", "paper"] = "authors"
 
     def __post_init__(self) -> None:
         for name in ("gamma_lr", "gamma_epochs", "gamma_batch"):
@@ -96,6 +109,11 @@ class Fathom:
                 raise ValueError(f"{name}: must be a finite number >= 0, got {value!r}")
         if not 0 <= self.alpha < 1:
             raise ValueError(f"alpha: must be in [0, 1), got {self.alpha!r}")
+        if self.form not in _FORMS:
+            raise ValueError(f"form: must be 'authors' or 'paper', got {self.form!r}")
+        for name, usual in _FORMS[self.form].items():
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, usual)
         if self.counting not in ("floor", "ceil"):
             raise ValueError(f"counting: must be 'floor' or 'ceil', got {self.counting!r}")
         if self.cosine not in ("before", "after"):
@@ -125,18 +143,27 @@ class _Hypergradients:
 
     @property
     def tuning(self) -> Tuning:
-        return Tuning(*self.current)
+        (lr, epochs, batch_size), by = self.current, self.settings
+        return Tuning(_bounded(lr, by.max_lr), _bounded(epochs, by.max_epochs), _bounded(batch_size, by.max_batch))
 
     def tune(self, plan: RoundPlan, outcome: Outcome, aggregate: Aggregate) -> None:
         (lr, epochs, batch_size), by = self.current, self.settings
         opposes = -_cosine(aggregate.delta, self.smoothed)
-        drifts = -lr * _mean_cosine(outcome, aggregate)
+        drifts = -self._mean_cosine(outcome, aggregate)
+        if by.form == "paper":
+            drifts *= _bounded(lr, by.max_lr)
         self.smoothed.mul_(by.alpha).add_(aggregate.delta, alpha=1 - by.alpha)
         self.current = (
-            _bounded(lr * math.exp(-by.gamma_lr * opposes), by.max_lr),
-            _bounded(epochs * math.exp(-by.gamma_epochs * (opposes + drifts)), by.max_epochs),
-            _bounded(batch_size * math.exp(by.gamma_batch * drifts), by.max_batch),
+            lr * math.exp(-by.gamma_lr * opposes),
+            epochs * math.exp(-by.gamma_epochs * (opposes + drifts)),
+            batch_size * math.exp(by.gamma_batch * drifts),
         )
+
+    def _mean_cosine(self, outcome: Outcome, aggregate: Aggregate) -> float:
+        """The clients' least cosines, each counting as its delta does. That of a client of one step, where nothing was
+        measured, is 1 if the step belongs to the move that it is compared with, and 0 if nothing does."""
+        of_one_step = 1.0 if self.cosine_includes_step else 0.0
+        return float((aggregate.shares * outcome.scalars["min_cosine"].nan_to_num(of_one_step)).sum())
 
     def tensors(self) -> dict[str, Tensor]:
         return {"smoothed": self.smoothed, "lr_epochs_batch": torch.tensor(self.current, dtype=torch.float64)}
@@ -149,12 +176,6 @@ class _Hypergradients:
 
 def _bounded(value: float, most: float | None) -> float:
     return value if most is None else min(value, most)
-
-
-def _mean_cosine(outcome: Outcome, aggregate: Aggregate) -> float:
-    """The clients' least cosines, each counting as its delta does; a client of one step, where there is nothing to
-    compare, has 0."""
-    return float((aggregate.shares * outcome.scalars["min_cosine"].nan_to_num(0.0)).sum())
 
 
 def _cosine(a: Tensor, b: Tensor) -> float:

@@ -14,6 +14,8 @@ _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
 
 _FORMERLY = {"participation": "plan"}  # where old checkpoints say that a thing is, and where it is now
+# What settings were before a field was there, where that is not the field's default now.
+_BEFORE: dict[str, dict[str, Any]] = {"tune.Fathom": {"form": "paper"}}
 _ATTRIBUTE = "recipe"  # where a thing keeps its recipe
 _REMEMBERS = "writes_recipes"  # what marks a remembered function
 
@@ -48,7 +50,7 @@ class Recipe:
             function = None
         if not hasattr(function, _REMEMBERS) and not _is_settings(function):
             raise ValueError(f"recipe: fastfed has no function or settings {self.function!r} that a recipe may name")
-        arguments = {k: _made(v) for k, v in self.arguments.items()}
+        arguments = {**_BEFORE.get(self.function, {}), **{k: _made(v) for k, v in self.arguments.items()}}
         spread = arguments.pop("*", ())
         return function(*spread, **arguments)  # type: ignore[misc]
 

@@ -15,7 +15,8 @@ from .literal_async import Clients
 
 @dataclass
 class Fathom:
-    """lr, E and B as they stand, and their hypergradients' settings; `bounds` are the largest lr, E and B."""
+    """lr, E and B as they stand, and their hypergradients' settings; `bounds` are the largest lr, E and B that a round
+    uses. `form`: the listing of the "paper", or the "authors"' code."""
 
     lr: float
     epochs: float
@@ -24,10 +25,11 @@ class Fathom:
     gamma_epochs: float = 0.01
     gamma_batch: float = 0.1
     alpha: float = 0.5
-    rounding: Callable[[float], int] = math.floor
+    form: str = "authors"
+    rounding: Callable[[float], int] = math.ceil
     bounds: tuple[float, float, float] = (math.inf, math.inf, math.inf)
     weights: str = "examples"
-    after: bool = False  # cosines with the step's own gradient in the sum
+    after: bool = True  # cosines with the step's own gradient in the sum
     least: list[float] = field(default_factory=list)  # every client's least cosine, for those who want to look
 
     def run(
@@ -41,11 +43,12 @@ class Fathom:
         smoothed = np.zeros_like(x)
         snapshots = []
         for t, cohort in enumerate(cohorts):
-            trained, size = {}, max(1, round(self.batch_size))
+            lr, epochs, batch_size = self.used
+            trained, size = {}, max(1, round(batch_size))
             for i in cohort:
                 n = len(clients.examples[i][1])
-                steps = max(1, self.rounding(n * self.epochs / size)) if n else 0
-                own = clients.train(x, i, batches(t, i, size, steps), partial(SGD, lr=self.lr))
+                steps = max(1, self.rounding(n * epochs / size)) if n else 0
+                own = clients.train(x, i, batches(t, i, size, steps), partial(SGD, lr=lr))
                 if own.counts:
                     trained[i] = own
             if trained:
@@ -55,7 +58,7 @@ class Fathom:
                 least = {i: least_cosine(trained[i].gradients, self.after) for i in trained}
                 self.least += least.values()
                 opposes = -cosine(delta, smoothed)
-                drifts = -self.lr * sum(p[i] * least[i] for i in trained)
+                drifts = -sum(p[i] * least[i] for i in trained) * (lr if self.form == "paper" else 1.0)
                 smoothed = self.alpha * smoothed + (1 - self.alpha) * delta
                 self._move(opposes, drifts)
                 x = x + delta
@@ -63,11 +66,16 @@ class Fathom:
             snapshots.append({"x": x, "smoothed": smoothed, **{name: np.array([n]) for name, n in numbers.items()}})
         return snapshots
 
-    def _move(self, opposes: float, drifts: float) -> None:
+    @property
+    def used(self) -> tuple[float, float, float]:
+        """By the next round."""
         lr, epochs, batch_size = self.bounds
-        self.lr = min(lr, self.lr * math.exp(-self.gamma_lr * opposes))
-        self.epochs = min(epochs, self.epochs * math.exp(-self.gamma_epochs * (opposes + drifts)))
-        self.batch_size = min(batch_size, self.batch_size * math.exp(self.gamma_batch * drifts))
+        return min(lr, self.lr), min(epochs, self.epochs), min(batch_size, self.batch_size)
+
+    def _move(self, opposes: float, drifts: float) -> None:
+        self.lr *= math.exp(-self.gamma_lr * opposes)
+        self.epochs *= math.exp(-self.gamma_epochs * (opposes + drifts))
+        self.batch_size *= math.exp(self.gamma_batch * drifts)
 
 
 def cosine(a: Array, b: Array) -> float:
@@ -77,8 +85,9 @@ def cosine(a: Array, b: Array) -> float:
     return float(np.sum(a.astype(np.float64) * b.astype(np.float64))) / (norm(a) * norm(b))
 
 
-def least_cosine(gradients: list[Array], after: bool = False) -> float:
-    """min over K >= 1 of cos(g_0 + ... + g_{K-1}, g_K), `after` the step with g_K in the sum; a single gradient has
-    nothing before it: 0."""
-    found = [cosine(np.sum(gradients[: k + after], axis=0), gradients[k]) for k in range(1, len(gradients))]
-    return min(found, default=0.0)
+def least_cosine(gradients: list[Array], after: bool) -> float:
+    """`after` every step, the first included: min over K >= 0 of cos(g_0 + ... + g_K, g_K). Else min over K >= 1 of
+    cos(g_0 + ... + g_{K-1}, g_K); a single gradient has nothing before it: 0."""
+    if after:
+        return min(cosine(np.sum(gradients[: k + 1], axis=0), gradients[k]) for k in range(len(gradients)))
+    return min((cosine(np.sum(gradients[:k], axis=0), gradients[k]) for k in range(1, len(gradients))), default=0.0)

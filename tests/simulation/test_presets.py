@@ -55,30 +55,36 @@ def test_fedasync() -> None:
 
 
 def test_fathom() -> None:
-    paper = ff.tune.Fathom(
+    authors = ff.tune.Fathom(
         gamma_lr=0.01,
         gamma_epochs=0.01,
         gamma_batch=0.1,
         alpha=0.5,
-        counting="floor",
+        counting="ceil",
         max_lr=None,
         max_epochs=None,
         max_batch=None,
-        cosine="before",
+        cosine="after",
+        form="authors",
     )
     common = {"client": SGD, "server": AVERAGING, "epochs": 1, "batch_size": 20}
-    assert ff.methods.fathom(0.2) == {**common, "tuner": paper}
+    assert ff.methods.fathom(0.2) == {**common, "tuner": authors}
+    assert ff.tune.Fathom() == authors
+    paper = ff.tune.Fathom(counting="floor", cosine="before", form="paper")
+    assert ff.methods.fathom(0.2, form="paper") == {**common, "tuner": paper}
     told = {"gamma_lr": 0.1, "gamma_epochs": 0.2, "gamma_batch": 0.3, "alpha": 0.4}
-    bounds: dict[str, Any] = {
+    others: dict[str, Any] = {
         "counting": "ceil",
         "max_lr": 0.5,
         "max_epochs": 10.0,
         "max_batch": 5096.0,
         "cosine": "after",
+        "form": "paper",
     }
-    wanted = {**common, "epochs": 3, "batch_size": 7, "tuner": ff.tune.Fathom(**told, **bounds)}
-    assert ff.methods.fathom(0.2, 3, 7, **told, **bounds) == wanted
-    assert ff.tune.Fathom() == paper
+    wanted = {**common, "epochs": 3, "batch_size": 7, "tuner": ff.tune.Fathom(**told, **others)}
+    assert ff.methods.fathom(0.2, 3, 7, **told, **others) == wanted
+    with pytest.raises(ValueError, match="form: must be 'authors' or 'paper', got 'ours'"):
+        ff.methods.fathom(0.2, form="ours")  # type: ignore[arg-type]
 
 
 def test_moon() -> None:
