@@ -50,6 +50,15 @@ class Client:
         options = {name: getattr(self, name) for name in named if hasattr(self, name)}
         return {name: value for name, value in options.items() if value is not None}
 
+    @property
+    def takes_lr(self) -> bool:
+        """Whether the rule starts from a learning rate that is given to it."""
+        return "lr" in CLIENT_RULES[self.rule].options
+
+    def admits_lr(self, lr: float) -> bool:
+        """Whether that may be the learning rate of the rule."""
+        return self.takes_lr and CLIENT_RULES[self.rule].options["lr"].domain.admits(lr)
+
     def learning_rate(self, lr: float, step: int) -> float:
         """The learning rate of local step `step` (counted from 1) under the warm-up."""
         return lr * min(1.0, step / self.warmup) if self.warmup else lr

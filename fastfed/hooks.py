@@ -5,12 +5,13 @@ Each is a hook, and users add theirs: ``sim.run(rounds=100, hooks=[MyHook()])``.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from .record.history import Row, reaches
+from .record.history import Row, finite, reaches
 from .record.progress import Display, display
 from .record.writers import Recorder, recorders
 
@@ -66,11 +67,18 @@ class Evaluating(Hook):
         if sim.round and self._is_due(sim, sim.round == self.last_round):
             row = sim.history.rounds[-1]
             if "seconds_evaluate" not in row:
-                sim._evaluate_into(row, self.per_client)
+                self._evaluate(sim, row)
 
     def after_round(self, sim: Simulation, row: Row, last: bool) -> None:
         if self._is_due(sim, last):
-            sim._evaluate_into(row, self.per_client)
+            self._evaluate(sim, row)
+
+    def _evaluate(self, sim: Simulation, row: Row) -> None:
+        if sim.fed.test is None and not self.per_client:
+            return
+        began = time.perf_counter()
+        row |= finite(sim.evaluate(per_client=self.per_client))
+        row["seconds_evaluate"] = time.perf_counter() - began
 
     def _is_due(self, sim: Simulation, last: bool) -> bool:
         return self.every > 0 and (sim.round % self.every == 0 or last)
@@ -140,11 +148,17 @@ class Saving(Hook):
             self._best = sim.history.best(sim.metric)
 
     def after_round(self, sim: Simulation, row: Row, last: bool) -> None:
-        if self._is_best(sim, row) or last or sim.round % self.every == 0:
+        is_best = self._is_best(sim, row)
+        if last:
             sim.save(self.directory, keep=self.keep)
+        elif is_best or sim.round % self.every == 0:
+            sim.saved.save_beside(sim, self.directory, self.keep)
 
     def interrupted(self, sim: Simulation) -> None:
         sim.save(self.directory, keep=self.keep)
+
+    def end(self, sim: Simulation) -> None:
+        sim.saved.finish()
 
     def _is_best(self, sim: Simulation, row: Row) -> bool:
         """Whether a round's metric is better than every one before it."""

@@ -210,6 +210,15 @@ class Ledger:
         if target is not None and self.epsilon(rounds) > target:
             raise RuntimeError(f"target_epsilon: {rounds} rounds would take epsilon past {target}")
 
+    def columns(self, rounds: int) -> dict[str, float]:
+        """What the row of the last of that many rounds tells."""
+        return {"epsilon": self.epsilon(rounds)}
+
+    def most_rounds(self) -> int | None:
+        """The most rounds within the `target_epsilon`; None without one."""
+        target = self.privacy.target_epsilon
+        return None if target is None else self.rounds_within(target)
+
     def order(self, rounds: int) -> float | None:
         """The Renyi order that `epsilon` is found at; None for "pld", without noise, and after no round."""
         _refuse_unless(_ROUNDS, "rounds", rounds)
@@ -247,6 +256,19 @@ class Ledger:
             one = _losses_of_round(noise, self.rate, grid)
             losses = one.self_compose(times) if times > 1 else one
             return min(loose, float(losses.get_epsilon_for_delta(self.privacy.delta)))
+
+
+class NoLedger:
+    """Of a run without privacy: nothing is spent, and any number of rounds is allowed."""
+
+    def allow(self, rounds: int) -> None:
+        """Always."""
+
+    def columns(self, rounds: int) -> dict[str, float]:
+        return {}
+
+    def most_rounds(self) -> int | None:
+        return None
 
 
 @lru_cache(maxsize=64)

@@ -7,22 +7,14 @@ the updates of the clients in its buffer, each trained from the model that its c
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Protocol
+from dataclasses import dataclass, field
+from typing import Protocol
 
-import torch
-from torch import Tensor
-
-from .clients import Blend
 from .fleet import Fleet
-from .kernels import Stream
-from .plan.participation import Uniform, uniforms
-from .plan.round import Memoryless, Orders, Planner, RoundPlan, Tuning
-from .purposes import Purpose
-
-if TYPE_CHECKING:
-    from .plan.events import EventQueue
+from .plan.client_centric import CentricPlanner
+from .plan.clock import EventPlanner, make_queue
+from .plan.participation import Uniform
+from .plan.round import Planner, PlanTemplate, nearest_whole
 
 
 class Timing(Protocol):
@@ -37,7 +29,7 @@ class Timing(Protocol):
 
     has_clock: bool
 
-    def begin(self, orders: Orders, bytes_moved: int) -> Planner:
+    def begin(self, template: PlanTemplate, bytes_moved: int) -> Planner:
         """The planner of a run in which a client's round moves that many bytes."""
 
 
@@ -81,53 +73,15 @@ class ClientCentric:
     def sets_epochs(self) -> bool:
         return self.epochs is not None
 
-    def begin(self, orders: Orders, bytes_moved: int) -> Planner:
-        Uniform(self.buffer).check(orders.sizes.numel())
-        return _CentricPlanner(self, orders)
+    @property
+    def _most_epochs(self) -> int | None:
+        if self.epochs is None or self.randomness is None:
+            return None
+        return nearest_whole(self.epochs * self.randomness)
 
-
-@dataclass
-class _CentricPlanner(Memoryless):
-    settings: ClientCentric
-    orders: Orders
-    version: int = 0
-
-    def plan(self, round: int, tuning: Tuning, until: float = math.inf) -> RoundPlan:
-        seed, by = self.orders.seed, self.settings
-        cohort = Uniform(by.buffer).cohort(round, self.orders.sizes.numel(), seed)
-        age = _drawn(len(cohort), min(by.max_delay, round) + 1, Stream(seed, Purpose.STALENESS, round))
-        epochs = None
-        if by.epochs is not None and by.randomness is not None:
-            most = int(by.epochs * by.randomness + 0.5)
-            epochs = 1 + _drawn(len(cohort), most, Stream(seed, Purpose.EPOCHS, round))
-        return self.orders.plan(round, cohort, tuning, epochs=epochs, age=age, columns=_ages(age))
-
-    def commit(self) -> None:
-        self.version += 1
-
-    def versions(self) -> Sequence[int] | None:
-        """Those that the next round may draw, all but the newest."""
-        return range(max(0, self.version - self.settings.max_delay), self.version)
-
-    def tensors(self) -> dict[str, Tensor]:
-        return {"version": torch.tensor([self.version])}
-
-    def load(self, tensors: dict[str, Tensor]) -> None:
-        self.version = int(tensors["version"])
-
-
-def _drawn(n: int, below: int, stream: Stream) -> Tensor:
-    """`n` whole numbers below a bound, all as likely: int64."""
-    return (uniforms(n, stream) * below).long()
-
-
-def _ages(age: Tensor) -> dict[str, object]:
-    """What the history tells of the ages (n,): mean, largest, and how many updates of each age, [age, number]."""
-    ages, number = age.unique(return_counts=True)
-    if len(age) == 0:
-        return {"age_mean": None, "age_max": None, "ages": []}
-    pairs = [list(pair) for pair in zip(ages.tolist(), number.tolist(), strict=True)]
-    return {"age_mean": float(age.double().mean()), "age_max": int(age.max()), "ages": pairs}
+    def begin(self, template: PlanTemplate, bytes_moved: int) -> Planner:
+        Uniform(self.buffer).check(template.sizes.numel())
+        return CentricPlanner(template, self.buffer, self.max_delay, self._most_epochs)
 
 
 # ---- a simulated clock ----------------------------------------------------------------------------------------------
@@ -159,11 +113,11 @@ class EventDriven:
         if self.max_age is not None:
             _whole("max_age", self.max_age, 0)
 
-    def begin(self, orders: Orders, bytes_moved: int) -> Planner:
-        queue = _queue(
-            orders, self.fleet, bytes_moved, concurrency=self.concurrency, buffer=self.buffer, max_age=self.max_age
+    def begin(self, template: PlanTemplate, bytes_moved: int) -> Planner:
+        queue = make_queue(
+            template, self.fleet, bytes_moved, concurrency=self.concurrency, buffer=self.buffer, max_age=self.max_age
         )
-        return EventPlanner(orders, queue, self.staleness)
+        return EventPlanner(template, queue, self.staleness)
 
 
 @dataclass(frozen=True)
@@ -189,79 +143,6 @@ class Waves:
     def buffer(self) -> int:
         return self.size if self.wanted is None else self.wanted
 
-    def begin(self, orders: Orders, bytes_moved: int) -> Planner:
-        queue = _queue(orders, self.fleet, bytes_moved, concurrency=self.size, buffer=self.buffer, waves=True)
-        return EventPlanner(orders, queue, staleness=0.0, stops_the_late=True)
-
-
-def _queue(orders: Orders, fleet: Fleet, bytes_moved: int, **options: int | bool | None) -> EventQueue:
-    from .plan.events import EventQueue  # here: it compiles its loop, which others need not wait for
-
-    clients = orders.sizes.numel()
-    fleet.check(clients)
-    if isinstance(orders.client, Blend) and any(
-        p.steps is not None or p.epochs is not None for p in orders.client.parts
-    ):
-        raise ValueError("client: a simulated clock must know a client's steps beforehand; the parts may not set them")
-    local = orders.local
-    steps = local.steps_of(torch.arange(clients), orders.sizes, local.epochs, local.batch_size)
-    steps = torch.where(orders.sizes > 0, steps, 1)  # who has no examples finds that out
-    return EventQueue(
-        fleet.seconds(steps, bytes_moved, orders.seed),
-        dropout=fleet.dropout,
-        windows=_windows(fleet, clients, orders.seed),
-        seed=orders.seed,
-        **options,  # type: ignore[arg-type]
-    )
-
-
-def _windows(fleet: Fleet, clients: int, seed: int) -> tuple[Tensor, float, float] | None:
-    begins = fleet.begins(clients, seed)
-    if begins is None or fleet.windows is None:
-        return None
-    return begins, fleet.windows.length, fleet.windows.period
-
-
-class EventPlanner:
-    """Rounds as an `EventQueue` fills its buffer."""
-
-    def __init__(self, orders: Orders, queue: EventQueue, staleness: float, stops_the_late: bool = False) -> None:
-        self.orders, self.queue, self.staleness, self.stops_the_late = orders, queue, staleness, stops_the_late
-        self._accounted = (0, 0)  # starts and stale updates of the rounds so far, whose bytes have been counted
-
-    def plan(self, round: int, tuning: Tuning, until: float = math.inf) -> RoundPlan | None:
-        return self.arrived(round, tuning) if self.queue.advance(until) else None
-
-    def arrived(self, round: int, tuning: Tuning) -> RoundPlan:
-        """The round of those whose updates are in the buffer now, full or not."""
-        clients, versions = self.queue.arrived
-        cohort, order = clients.sort()
-        age = self.queue.version - versions[order]
-        scale = None if self.staleness == 0 else (1.0 + age.double()) ** -self.staleness
-        queue = self.queue
-        columns = {
-            "clock": queue.now,
-            **_ages(age),
-            "dropped": queue.dropped,
-            "lost": queue.lost,
-            "stale": queue.stale,
-            "discarded": queue.discarded + (queue.in_flight if self.stops_the_late else 0),
-        }
-        plan = self.orders.plan(round, cohort, tuning, age=age, scale=scale, columns=columns)
-        starts, stale = self._accounted
-        return replace(plan, downloads=queue.starts - starts, late_uploads=queue.stale - stale)
-
-    def commit(self) -> None:
-        self.queue.commit()
-        self._accounted = (self.queue.starts, self.queue.stale)
-
-    def versions(self) -> Sequence[int] | None:
-        return [version for version in self.queue.versions_in_use().tolist() if version < self.queue.version]
-
-    def tensors(self) -> dict[str, Tensor]:
-        return {**self.queue.tensors(), "accounted": torch.tensor(self._accounted)}
-
-    def load(self, tensors: dict[str, Tensor]) -> None:
-        self.queue.load({name: tensor for name, tensor in tensors.items() if name != "accounted"})
-        starts, stale = tensors["accounted"].tolist()
-        self._accounted = (starts, stale)
+    def begin(self, template: PlanTemplate, bytes_moved: int) -> Planner:
+        queue = make_queue(template, self.fleet, bytes_moved, concurrency=self.size, buffer=self.buffer, waves=True)
+        return EventPlanner(template, queue, staleness=0.0, stops_the_late=True)

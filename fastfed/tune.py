@@ -13,23 +13,28 @@ import torch
 from torch import Tensor
 
 from .aggregate import Aggregate
-from .clients import SGD, Client
+from .clients import SGD, Blend, Client
 from .plan.round import Counting, RoundPlan, Tuning
 from .train import Outcome
 
 
 class Tuner(Protocol):
-    """Adjusts the next plan. `state` and `load` carry what it remembers through a checkpoint. `measures_cosine`: it
-    goes by the clients' `min_cosine`, to whose sums the step's own gradient belongs where `cosine_includes_step`."""
+    """Adjusts the next plan. `measures_cosine`: it goes by the clients' `min_cosine`, to whose sums the step's own
+    gradient belongs where `cosine_includes_step`. `tensors` and `load` carry what it remembers through a checkpoint."""
 
     measures_cosine: bool
     cosine_includes_step: bool
 
-    def tune(self, plan: RoundPlan, outcome: Outcome, aggregate: Aggregate) -> Tuning: ...
+    @property
+    def tuning(self) -> Tuning:
+        """What the next round is planned with."""
 
-    def state(self) -> dict[str, Tensor]: ...
+    def tune(self, plan: RoundPlan, outcome: Outcome, aggregate: Aggregate) -> None:
+        """Learns from a round in which clients trained and the model moved."""
 
-    def load(self, state: dict[str, Tensor]) -> Tuning: ...
+    def tensors(self) -> dict[str, Tensor]: ...
+
+    def load(self, tensors: dict[str, Tensor]) -> None: ...
 
 
 class TunerSettings(Protocol):
@@ -38,7 +43,7 @@ class TunerSettings(Protocol):
     @property
     def counting(self) -> Counting: ...
 
-    def check(self, client: Client) -> None:
+    def check(self, client: Client | Blend) -> None:
         """Refuses optimizers that it cannot tune."""
 
     def begin(self, x: Tensor, lr: float, epochs: float, batch_size: int) -> Tuner:
@@ -50,15 +55,16 @@ class Untuned:
 
     measures_cosine = False
     cosine_includes_step = False
+    tuning = Tuning()
 
-    def tune(self, plan: RoundPlan, outcome: Outcome, aggregate: Aggregate) -> Tuning:
-        return Tuning()
+    def tune(self, plan: RoundPlan, outcome: Outcome, aggregate: Aggregate) -> None:
+        """Nothing to learn."""
 
-    def state(self) -> dict[str, Tensor]:
+    def tensors(self) -> dict[str, Tensor]:
         return {}
 
-    def load(self, state: dict[str, Tensor]) -> Tuning:
-        return Tuning()
+    def load(self, tensors: dict[str, Tensor]) -> None:
+        """Nothing to take over."""
 
 
 @dataclass(frozen=True)
@@ -117,7 +123,11 @@ class _Hypergradients:
         self.settings, self.smoothed, self.current = settings, smoothed, start
         self.cosine_includes_step = settings.cosine == "after"
 
-    def tune(self, plan: RoundPlan, outcome: Outcome, aggregate: Aggregate) -> Tuning:
+    @property
+    def tuning(self) -> Tuning:
+        return Tuning(*self.current)
+
+    def tune(self, plan: RoundPlan, outcome: Outcome, aggregate: Aggregate) -> None:
         (lr, epochs, batch_size), by = self.current, self.settings
         opposes = -_cosine(aggregate.delta, self.smoothed)
         drifts = -lr * _mean_cosine(outcome, aggregate)
@@ -127,16 +137,14 @@ class _Hypergradients:
             _bounded(epochs * math.exp(-by.gamma_epochs * (opposes + drifts)), by.max_epochs),
             _bounded(batch_size * math.exp(by.gamma_batch * drifts), by.max_batch),
         )
-        return Tuning(*self.current)
 
-    def state(self) -> dict[str, Tensor]:
+    def tensors(self) -> dict[str, Tensor]:
         return {"smoothed": self.smoothed, "lr_epochs_batch": torch.tensor(self.current, dtype=torch.float64)}
 
-    def load(self, state: dict[str, Tensor]) -> Tuning:
-        self.smoothed.copy_(state["smoothed"])
-        lr, epochs, batch_size = state["lr_epochs_batch"].tolist()
+    def load(self, tensors: dict[str, Tensor]) -> None:
+        self.smoothed.copy_(tensors["smoothed"])
+        lr, epochs, batch_size = tensors["lr_epochs_batch"].tolist()
         self.current = (lr, epochs, batch_size)
-        return Tuning(*self.current)
 
 
 def _bounded(value: float, most: float | None) -> float:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from types import ModuleType
 
 import torch
 
-from . import extension
+from . import backend_ops, extension
+from .backend_ops import BackendOps
 from .table import nearest
 
 VARIABLE = "FASTFED_BACKEND"
@@ -32,8 +31,8 @@ class Backend:
     devices: Callable[[], tuple[str, ...]]
     dtypes: tuple[torch.dtype, ...] = (torch.float32,)
 
-    def load(self) -> ModuleType:
-        return importlib.import_module(f".{self.name}", __package__)
+    def load(self) -> BackendOps:
+        return backend_ops.load(self.name)
 
 
 def _missing(package: str, extra: str) -> str | None:
@@ -92,15 +91,15 @@ def backends() -> dict[str, bool | str]:
     return {name: backend.why_not() or True for name, backend in BACKENDS.items()}
 
 
-def pick(backend: str | None, x: torch.Tensor) -> ModuleType:
-    """The module that serves tensors like x: the one asked for by argument or ``FASTFED_BACKEND``, else the fastest."""
+def pick(backend: str | None, x: torch.Tensor) -> BackendOps:
+    """The ops that serve tensors like x: the one asked for by argument or ``FASTFED_BACKEND``, else the fastest."""
     name = backend or default
     device = "cpu" if x.is_cpu else x.device.type
     return _asked(name, device, x.dtype) if name else _fastest(device, x.dtype)
 
 
 @lru_cache(maxsize=64)
-def _asked(name: str, device: str, dtype: torch.dtype) -> ModuleType:
+def _asked(name: str, device: str, dtype: torch.dtype) -> BackendOps:
     backend = BACKENDS.get(name)
     if backend is None:
         source = f" ({VARIABLE} says so)" if name == default else ""
@@ -121,7 +120,7 @@ def _asked(name: str, device: str, dtype: torch.dtype) -> ModuleType:
 
 
 @lru_cache(maxsize=64)
-def _fastest(device: str, dtype: torch.dtype) -> ModuleType:
+def _fastest(device: str, dtype: torch.dtype) -> BackendOps:
     for name in _PREFERENCE.get(device, ("reference",)):
         backend = BACKENDS[name]
         if backend.why_not() is None and device in backend.devices() and dtype in backend.dtypes:

@@ -11,7 +11,7 @@ class Sink(NamedTuple):
     """Where gradients of parameters go: into `grad` (clients, d), or, if that is None, into `x` by the client rule.
 
     Vectors are (clients, d), None where the rule has none; `anchor` may be shared by all clients (stride 0). `coef` is
-    (clients, COEFFICIENTS) of ``phases.py``; `mu` and `maxima` (as bits) are SM3's (clients, mu_size), over `axes`.
+    (clients, COEFFICIENTS) of ``passes.py``; `mu` and `maxima` (as bits) are SM3's (clients, mu_size), over `axes`.
     """
 
     size: int

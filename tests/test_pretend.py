@@ -114,7 +114,7 @@ def test_modules_move_and_are_copied_there() -> None:
 
 def test_kernels_without_a_backend_for_it_take_the_reference() -> None:
     x = there(8)
-    assert registry.pick(None, x).__name__.endswith(".reference")
+    assert registry.pick(None, x).name == "reference"
     state = kernels.client_state("adam", x)
     kernels.client_step("adam", x, there(8), state, lr=0.1)
     plain = numbers(8)

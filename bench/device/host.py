@@ -10,6 +10,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from rich.table import Table
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -116,9 +117,15 @@ def seconds_of_rooms(name: str, rule: str, clients: int) -> dict[str, float]:
     """The host's time of a whole round of a simulation by room, and of all ("round"); medians, kernels left out.
 
     It is at most this much: of two stand-ins for a card, the quicker one. The CPU computes torch's own operations,
-    which a card would do beside the host; for tensors without numbers, torch finds their shapes in Python.
+    which a card would do beside the host; for tensors without numbers, torch finds their shapes in Python. On one
+    thread: others that wait for work would count as if they worked.
     """
-    return min((_seconds_on(device, name, rule, clients) for device in ("cpu", "meta")), key=lambda s: s["round"])
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return min((_seconds_on(device, name, rule, clients) for device in ("cpu", "meta")), key=lambda s: s["round"])
+    finally:
+        torch.set_num_threads(threads)
 
 
 def _seconds_on(device: str, name: str, rule: str, clients: int) -> dict[str, float]:

@@ -48,7 +48,7 @@ def choose_ops(patterns: Sequence[str]) -> tuple[str, ...]:
 
 def choose_backend(name: str | None, device: torch.device = CPU) -> str:
     """The backend asked for, else the one that the device's tensors get; an error if it cannot run, or not on them."""
-    return registry.pick(name, torch.empty(0, device=device)).__name__.rpartition(".")[2]
+    return registry.pick(name, torch.empty(0, device=device)).name
 
 
 def run(plan: Plan, progress: Callable[[str], None] = lambda line: None) -> Iterator[Row]:

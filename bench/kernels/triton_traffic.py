@@ -16,8 +16,9 @@ from rich.table import Table
 from torch import Tensor
 
 from fastfed import Packing, kernels
-from fastfed.kernels import triton as backend
-from fastfed.kernels.phases import COEFFICIENTS, ClientCall
+from fastfed.kernels import backend_ops
+from fastfed.kernels.client_call import ClientCall
+from fastfed.kernels.passes import COEFFICIENTS
 from fastfed.kernels.registry import interpreting
 from fastfed.kernels.table import CLIENT_RULES, SERVER_RULES, client_numbers, server_numbers
 from fastfed.kernels.triton import tables
@@ -27,6 +28,8 @@ from fastfed.kernels.triton.tiles import BLOCK, MATRIX_TILE
 from fastfed.kernels.triton.traffic import Access, Traffic, traffic_of
 from fastfed.kernels.triton.trimmed_mean import AHEAD
 from fastfed.kernels.triton.weighted_sum import TAIL
+
+backend = backend_ops.load("triton")
 
 CAPABILITIES = (80, 90, 100)
 SHAPE = (128, 64)  # SM3's tensor; the other kernels see as many elements

@@ -6,7 +6,7 @@
 
 namespace fastfed {
 
-// One row of kernels/phases.py's coefficient matrix, in its order.
+// One row of kernels/passes.py's coefficient matrix, in its order.
 struct Coefficients {
   float active, scale, refresh, keep, step, root_scale;
 };

@@ -1,4 +1,4 @@
-// The passes of a client step in their order; kernels/phases.py is the same order for the backends driven from Python.
+// The passes of a client step in their order; kernels/passes.py is the same order for the backends driven from Python.
 #include "kernels/client_step.h"
 
 #include <cstring>

@@ -9,7 +9,7 @@
 
 namespace fastfed {
 
-// What the passes know of one client in one step (kernels/phases.py: the coefficients).
+// What the passes know of one client in one step (kernels/passes.py: the coefficients).
 struct Coefficients {
   bool active = true, refresh = true;
   double scale = 1, keep = 1, step = 0, root_scale = 1, bias1 = 1;

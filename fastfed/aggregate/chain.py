@@ -30,7 +30,8 @@ class Chain:
     `compressor`; the server reads it, scales it down to the norm `clip` (with `noise`: to its bound), and reduces.
 
     Clients whose delta is not finite, and those without a step, send nothing; where weights are relative, the others
-    share theirs. A plan's `scale` multiplies deltas, not their shares.
+    share theirs. A plan's `scale` multiplies deltas, not their shares. Of nobody, a noisy sum is noise alone: that
+    nobody took part is not to be told from what is released.
     """
 
     reduction: Reduction
@@ -116,14 +117,6 @@ class Chain:
     @property
     def _is_noisy(self) -> bool:
         return self.noise is not None and self.noise.is_there
-
-    def nobody(self, plan: RoundPlan, x: Tensor) -> Aggregate:
-        """With noise it is noise alone: that nobody took part is not to be told from what is released."""
-        nobody = torch.zeros(0, dtype=torch.float64)
-        outcome = Outcome(torch.zeros_like(x), {"steps": nobody}, nobody.bool(), largest=0.0)
-        delta, columns = outcome.delta, {} if self.compressor is None else {"bytes_up": 0}
-        delta, told = self._with_noise(plan.round, delta, nobody)
-        return summary(delta, outcome, nobody.bool(), nobody, noisy=self._is_noisy, columns=columns | told)
 
     def tensors(self) -> dict[str, Tensor]:
         own = {} if self.noise is None else self.noise.tensors()

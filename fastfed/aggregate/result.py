@@ -46,10 +46,7 @@ class Aggregator(Protocol):
         """What the train room does to the deltas of clients with `examples` (n,) each, as they come."""
 
     def aggregate(self, plan: RoundPlan, outcome: Outcome) -> Aggregate:
-        """The round's aggregate."""
-
-    def nobody(self, plan: RoundPlan, x: Tensor) -> Aggregate:
-        """The aggregate of a round without clients, for a model like `x` (d,)."""
+        """The round's aggregate, even of nobody."""
 
     def tensors(self) -> dict[str, Tensor]: ...
 

@@ -142,7 +142,7 @@ def _cpu_model() -> str:
 
 def _chosen() -> str:
     try:
-        return registry.pick(None, torch.empty(0)).__name__.rpartition(".")[2]
+        return registry.pick(None, torch.empty(0)).name
     except (registry.BackendUnavailable, ValueError) as error:
         return f"none: {error}"
 

@@ -1,12 +1,12 @@
 """What server and clients exchange or keep besides the model: control variates (SCAFFOLD), a preconditioner (FedAda2's
 DJA), previous models (MOON).
 
-Settings are frozen; what they keep during a run lives in a `Companion`.
+Settings are frozen; what they keep during a run lives in an `Exchanger`.
 """
 
 from .moon import PreviousModels
 from .preconditioner import Preconditioner
-from .protocol import Companion, Exchange
+from .protocol import Exchange, Exchanger, NoExchanger
 from .scaffold import ControlVariates
 
-__all__ = ["Companion", "ControlVariates", "Exchange", "Preconditioner", "PreviousModels"]
+__all__ = ["ControlVariates", "Exchange", "Exchanger", "NoExchanger", "Preconditioner", "PreviousModels"]

@@ -13,7 +13,7 @@ from ..train import Contrast, Outcome, RoundWork
 from ..train.contrast import check_settings
 from ..train.split import Split
 from .client_store import ClientStore
-from .protocol import Companion
+from .protocol import Exchanger
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class PreviousModels:
     def check(self, client: Client, server: Server) -> None:
         """Any optimizers will do: only the loss is another."""
 
-    def begin(self, x: Tensor, clients: int) -> Companion:
+    def begin(self, x: Tensor, clients: int) -> Exchanger:
         return _Remembering(self, x)
 
 

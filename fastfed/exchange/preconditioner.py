@@ -10,8 +10,7 @@ from torch import Tensor
 from ..clients import Client
 from ..kernels.table import CLIENT_RULES, SERVER_RULES
 from ..servers import Server
-from ..train import Outcome, RoundWork
-from .protocol import Companion
+from .protocol import Exchanger, NoExchanger
 
 
 @dataclass(frozen=True)
@@ -32,21 +31,12 @@ class Preconditioner:
         if getattr(client, "v0", None) is not None:
             raise ValueError("exchange: the second moment starts from the server's v, so v0 would be ignored")
 
-    def begin(self, x: Tensor, clients: int) -> Companion:
+    def begin(self, x: Tensor, clients: int) -> Exchanger:
         return _Transmitting()
 
 
-class _Transmitting:
-    keeps_deltas = False
+class _Transmitting(NoExchanger):
+    """Nothing is kept or learnt: the server has what is sent."""
 
     def extras(self, cohort: Tensor, server_state: dict[str, Tensor]) -> dict[str, Any]:
         return {"preconditioner": server_state["v"]}
-
-    def absorb(self, work: RoundWork, outcome: Outcome) -> None:
-        """Nothing to learn."""
-
-    def tensors(self) -> dict[str, Tensor]:
-        return {}
-
-    def load(self, tensors: dict[str, Tensor]) -> None:
-        """Nothing to take over."""

@@ -1,4 +1,4 @@
-"""What an exchange is: settings (`Exchange`), and what becomes of them in a run (`Companion`)."""
+"""What an exchange is: settings (`Exchange`), and what becomes of them in a run (`Exchanger`)."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ class Exchange(Protocol):
     def check(self, client: Client, server: Server) -> None:
         """Refuses optimizers that have no use for it."""
 
-    def begin(self, x: Tensor, clients: int) -> Companion:
+    def begin(self, x: Tensor, clients: int) -> Exchanger:
         """What it keeps for a run of a model like `x` (d,) with this many clients."""
 
 
-class Companion(Protocol):
+class Exchanger(Protocol):
     """An exchange during a run. `keeps_deltas`: it wants to see every client's delta."""
 
     keeps_deltas: bool
@@ -48,3 +48,21 @@ class Companion(Protocol):
 
     def load(self, tensors: dict[str, Tensor]) -> None:
         """Takes over what `tensors` gave."""
+
+
+class NoExchanger:
+    """Of a run in which only the model travels."""
+
+    keeps_deltas = False
+
+    def extras(self, cohort: Tensor, server_state: dict[str, Tensor]) -> dict[str, Any]:
+        return {}
+
+    def absorb(self, work: RoundWork, outcome: Outcome) -> None:
+        """Nothing to learn."""
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {}
+
+    def load(self, tensors: dict[str, Tensor]) -> None:
+        """Nothing to take over."""

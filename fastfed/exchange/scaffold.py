@@ -14,7 +14,7 @@ from ..servers import Server
 from ..train import Outcome, RoundWork
 from ..train.policy import policy_weights
 from .client_store import ClientStore
-from .protocol import Companion
+from .protocol import Exchanger
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class ControlVariates:
             if getattr(client, name):
                 raise ValueError(f"{name}: SCAFFOLD reads gradients off the clients' moves, which {name} would distort")
 
-    def begin(self, x: Tensor, clients: int) -> Companion:
+    def begin(self, x: Tensor, clients: int) -> Exchanger:
         return _Controlling(x, clients)
 
 

@@ -1,14 +1,14 @@
 """The plan room: who takes part in a round, from which model, for how long, with which rule and learning rates."""
 
 from .participation import Chosen, Given, Participation, Poisson, Uniform, participation
-from .round import LocalWork, Orders, Planner, RoundPlan, SyncPlanner, Tuning, factor
+from .round import LocalWork, Planner, PlanTemplate, RoundPlan, SyncPlanner, Tuning, factor
 
 __all__ = [
     "Chosen",
     "Given",
     "LocalWork",
-    "Orders",
     "Participation",
+    "PlanTemplate",
     "Planner",
     "Poisson",
     "RoundPlan",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import numbers
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -21,9 +20,6 @@ class Participation(Protocol):
 
     def cohort(self, round: int, clients: int, seed: int) -> Tensor:
         """Client ids below `clients`, (n,) int64, each once, ascending."""
-
-    def expected(self, clients: int) -> float:
-        """The expected size of a cohort."""
 
     def check(self, clients: int) -> None:
         """Refuses a federation of that many clients if it cannot serve it."""
@@ -54,9 +50,6 @@ class Uniform:
             chosen.add(newest if candidate in chosen else candidate)
         return torch.from_numpy(np.sort(np.fromiter(chosen, np.int64, self.size)))
 
-    def expected(self, clients: int) -> float:
-        return float(self.size)
-
 
 @dataclass(frozen=True)
 class Poisson:
@@ -73,9 +66,6 @@ class Poisson:
 
     def cohort(self, round: int, clients: int, seed: int) -> Tensor:
         return (uniforms(clients, Stream(seed, Purpose.COHORT, round)) < self.rate).nonzero().flatten()
-
-    def expected(self, clients: int) -> float:
-        return self.rate * clients
 
 
 @dataclass(frozen=True)
@@ -101,9 +91,6 @@ class Given:
     def cohort(self, round: int, clients: int, seed: int) -> Tensor:
         return torch.tensor(sorted(self.cohorts[round % len(self.cohorts)]), dtype=torch.int64)
 
-    def expected(self, clients: int) -> float:
-        return sum(map(len, self.cohorts)) / len(self.cohorts)
-
 
 @dataclass(frozen=True)
 class Chosen:
@@ -119,9 +106,6 @@ class Chosen:
         chosen.check(clients)
         return chosen.cohort(0, clients, seed)
 
-    def expected(self, clients: int) -> float:
-        return math.nan
-
 
 def participation(cohort: Any) -> Participation:
     """What ``Simulation(cohort=...)`` means: a number of clients, a `Participation`, ids by round, or a function."""
@@ -133,7 +117,7 @@ def participation(cohort: Any) -> Participation:
         return Chosen(cohort)
     if isinstance(cohort, Sequence) and all(isinstance(one, Sequence) and not isinstance(one, str) for one in cohort):
         return Given(tuple(tuple(one) for one in cohort))
-    if hasattr(cohort, "cohort") and hasattr(cohort, "expected"):
+    if hasattr(cohort, "cohort") and hasattr(cohort, "check"):
         return cohort
     raise TypeError(
         f"cohort: must be a number of clients, Uniform, Poisson, Given, lists of client ids by round, or a function of "

@@ -131,7 +131,7 @@ class Tuning:
 
 
 @dataclass(frozen=True)
-class Orders:
+class PlanTemplate:
     """What the clients of a cohort are told: optimizer, learning rate, steps. The same for every planner.
 
     `sizes` (clients,) int64 counts the clients' examples. The schedules' factors multiply the learning rates.
@@ -159,7 +159,7 @@ class Orders:
         """The round of this cohort (n,). `epochs` (n,) replaces those of the local work; `age`, `scale` and `columns`
         are the plan's own."""
         sizes = self.sizes[cohort]
-        batch_size = self.local.batch_size if tuning.batch_size is None else max(1, int(tuning.batch_size + 0.5))
+        batch_size = self.local.batch_size if tuning.batch_size is None else max(1, nearest_whole(tuning.batch_size))
         wanted: Any = epochs if epochs is not None else self.local.epochs if tuning.epochs is None else tuning.epochs
         positions = self.local.positions_of(sizes, wanted)
         steps = self.local.steps_of(cohort, sizes, wanted, batch_size)
@@ -197,8 +197,11 @@ class Orders:
         for then in started.unique().tolist():
             factors[started == then] = factor("client_schedule", self.client_schedule, then)
         lr = torch.tensor(rates, dtype=torch.float64)[rule] * factors
-        if bool((lr == 0).any()) and any(client.rule == "delta_sgd" for client in optimizers(self.client)):
-            raise ValueError(f"client_schedule: Delta-SGD cannot start from a step size of 0, as in round {round}")
+        for client in optimizers(self.client) if bool((lr == 0).any()) else ():
+            if client.takes_lr and not client.admits_lr(0.0):
+                raise ValueError(
+                    f"client_schedule: client rule {client.rule!r} cannot start from 0, as in round {round}"
+                )
         return lr
 
 
@@ -290,12 +293,26 @@ class Memoryless:
 class SyncPlanner(Memoryless):
     """Synchronous rounds: a fresh cohort, all from the newest model."""
 
-    orders: Orders
+    template: PlanTemplate
     participation: Participation
 
     def plan(self, round: int, tuning: Tuning, until: float = math.inf) -> RoundPlan:
-        cohort = self.participation.cohort(round, self.orders.sizes.numel(), self.orders.seed)
-        return self.orders.plan(round, cohort, tuning)
+        cohort = self.participation.cohort(round, self.template.sizes.numel(), self.template.seed)
+        return self.template.plan(round, cohort, tuning)
+
+
+def age_columns(age: Tensor) -> dict[str, object]:
+    """What the history tells of the ages (n,): mean, largest, and how many updates of each age, [age, number]."""
+    ages, number = age.unique(return_counts=True)
+    if len(age) == 0:
+        return {"age_mean": None, "age_max": None, "ages": []}
+    pairs = [list(pair) for pair in zip(ages.tolist(), number.tolist(), strict=True)]
+    return {"age_mean": float(age.double().mean()), "age_max": int(age.max()), "ages": pairs}
+
+
+def nearest_whole(value: float) -> int:
+    """The nearest whole number to one >= 0; of two, the larger."""
+    return int(value + 0.5)
 
 
 def factor(name: str, schedule: Schedule | None, round: int) -> float:

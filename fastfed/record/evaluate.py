@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from ..data import Examples, Federation, Visit
 from ..losses import IGNORED, Loss, find_loss
+from ..train.executors import Predict
 from ..train.model import LocalModel
 from ..train.threads import check_threads, in_order, one_thread_per_operation
 
@@ -72,9 +73,6 @@ def metric_of(loss: Loss) -> str:
 def higher_is_better(metric: str) -> bool:
     """Whether more of a metric, with or without a prefix such as "test_", is better."""
     return "loss" not in metric and "mse" not in metric
-
-
-Predict = Callable[[Tensor, Examples, Tensor], Tensor]  # packed model (d,), examples, rows (n,) -> outputs (n, ...)
 
 
 class _TorchOutputs:

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from ..aggregate import Aggregate
@@ -76,13 +75,13 @@ def reaches(name: str, value: float | None, target: float) -> bool:
     return value >= target if higher_is_better(name) else value <= target
 
 
-def training_columns(outcome: Outcome | None, aggregate: Aggregate) -> Row:
+def training_columns(outcome: Outcome, aggregate: Aggregate) -> Row:
     """What the clients' scalars say of a round; the loss is the mean over clients that count, by examples."""
     row: Row = {"counted": aggregate.counted, "skipped": aggregate.refused, "idle": aggregate.idle}
-    scalars = {} if outcome is None else outcome.scalars
-    examples, steps = scalars.get("examples", torch.zeros(0)), scalars.get("steps", torch.zeros(0))
+    scalars = outcome.scalars
+    examples, steps = scalars["examples"], scalars["steps"]
     row |= {"clients": len(examples), "examples": int(examples.sum()), "steps": int(steps.sum())}
-    if outcome is None or aggregate.counted == 0:
+    if aggregate.counted == 0:
         return row | dict.fromkeys(("train_loss", "delta_norm", "step_size", "step_size_min", "step_size_max"))
     counts = (steps > 0) & ~outcome.refused
     row["train_loss"] = _weighted_mean(scalars["mean_loss"][counts], examples[counts])

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
+from ..files import write_whole
 from .history import History, Row
 
 
@@ -26,9 +26,7 @@ class JsonLines:
     def __init__(self, path: str | Path, history: History) -> None:
         self.path = Path(path)
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        scratch = self.path.with_name(f".{self.path.name}.{os.getpid()}")
-        scratch.write_text("".join(map(line, history)))
-        scratch.replace(self.path)
+        write_whole(self.path, "".join(map(line, history)))
         self._file = self.path.open("a")
 
     def write(self, row: Row) -> None:

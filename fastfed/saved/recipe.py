@@ -62,9 +62,9 @@ def remembered(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, 
     @functools.wraps(function)
     def wrapper(*args: _Arguments.args, **kwargs: _Arguments.kwargs) -> _Result:
         result = function(*args, **kwargs)
-        bound = signature.bind(*args, **kwargs).arguments
+        given = signature.bind(*args, **kwargs).arguments
         try:
-            recipe: Recipe | None = Recipe(f"{public}.{function.__name__}", _arguments(signature, bound))
+            recipe: Recipe | None = Recipe(f"{public}.{function.__name__}", _arguments(signature, given))
         except NoRecipe:
             recipe = None
         return _attach(result, recipe)
@@ -126,10 +126,10 @@ def _attach(result: Any, recipe: Recipe | None) -> Any:
     return result
 
 
-def _arguments(signature: inspect.Signature, bound: Mapping[str, Any]) -> dict[str, Any]:
+def _arguments(signature: inspect.Signature, given: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments of a call by name: those of ``*args`` under "*", those of ``**kwargs`` one by one."""
     found: dict[str, Any] = {}
-    for name, value in bound.items():
+    for name, value in given.items():
         kind = signature.parameters[name].kind
         if kind is inspect.Parameter.VAR_POSITIONAL:
             found["*"] = tuple(_remember(name, one) for one in value)

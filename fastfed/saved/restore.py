@@ -45,7 +45,7 @@ def describe(model: nn.Module) -> str:
     return f"{model}\nwith {', '.join(kinds)}"
 
 
-def model_again(model: nn.Module, manifest: Mapping[str, Any], held: Mapping[str, Tensor]) -> nn.Module:
+def restore_model(model: nn.Module, manifest: Mapping[str, Any], held: Mapping[str, Tensor]) -> nn.Module:
     """A copy of the checkpoint's module with what was not trained (`held`) as it was; another module is refused."""
     if describe(model) != manifest["module"]:
         raise ValueError(
@@ -57,7 +57,7 @@ def model_again(model: nn.Module, manifest: Mapping[str, Any], held: Mapping[str
     return model
 
 
-def below(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+def beginning_with(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """The tensors whose names begin with the prefix, by the rest of their names."""
     return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
 
@@ -78,7 +78,7 @@ def moved(saved: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     return dict(given) if stays else {**given, "executor": "auto"}
 
 
-def settings_again(saved: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+def restore_settings(saved: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     """The settings of a checkpoint: those that JSON holds, and the others as given."""
     settings = {}
     for name, value in saved.items():
@@ -95,7 +95,7 @@ def settings_again(saved: Mapping[str, Any], given: Mapping[str, Any]) -> dict[s
     return settings
 
 
-def made_again(name: str, recipe: Any, given: Any) -> Any:
+def restored(name: str, recipe: Any, given: Any) -> Any:
     """The model or the data of a checkpoint: as given, or by its recipe."""
     if given is not None:
         return given

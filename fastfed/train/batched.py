@@ -20,7 +20,7 @@ from .batches import ChunkBatches, batch_widths, rows_of_clients, steps_taken
 from .cosine import LeastCosine
 from .dropout import stream_of
 from .model import fitting_examples
-from .optimizer import LocalOptimizer, Surroundings
+from .optimizer import LocalOptimizer, StepContext
 from .policy import DeltaSum
 from .split import Split
 from .stacked import Comparison, StackedBatch, StackedModel
@@ -43,6 +43,7 @@ class Batched:
 
     name = "batched"
     why = "clients train side by side as stacked tensors"
+    predict = None
 
     def __init__(
         self,
@@ -92,7 +93,7 @@ class Batched:
     def _clients_at_once(self, work: RoundWork, optimizer: Client, clients: Tensor, store: Resident) -> int:
         """How many of these clients, all of one optimizer, fit into the memory: at least one."""
         x = work.starts_of(clients[:1]).to(self.device)
-        state = LocalOptimizer(optimizer, x, Surroundings(self.model.packing(x.dtype), x)).state
+        state = LocalOptimizer(optimizer, x, StepContext(self.model.packing(x.dtype), x)).state
         kept = sum(t.numel() * t.element_size() for name, t in state.items() if name != "cover")
         vectors = 4  # the model, its gradient as vmap returns it and as packed, its delta
         vectors += (work.start.dim() == 2) + (work.corrections is not None) + (work.contrast is not None)
@@ -153,7 +154,7 @@ class _Chunk:
         self.x = self._starts()
         self.start = upload(work.start, device) if work.start.dim() == 1 else self.x.clone()
         self.grad = torch.zeros_like(self.x)
-        self.optimizer = LocalOptimizer(optimizer, self.x, self._surroundings(optimizer))
+        self.optimizer = LocalOptimizer(optimizer, self.x, self._context(optimizer))
         self.before = self.x.clone() if self.optimizer.same_batch else None
         self.cosine = LeastCosine(self.x, work.cosine_includes_step) if work.measure_cosine else None
         self.anchors = None if work.contrast is None else _Anchors(model, store.examples, work, clients, self.start)
@@ -166,10 +167,10 @@ class _Chunk:
         which = torch.zeros_like(self.clients) if work.model is None else work.model[self.clients]
         return picked(work.start, which, device)
 
-    def _surroundings(self, optimizer: Client) -> Surroundings:
+    def _context(self, optimizer: Client) -> StepContext:
         work, device = self.work, self.model.device
         own = getattr(optimizer, "lr", None)
-        return Surroundings(
+        return StepContext(
             packing=self.model.packing(work.start.dtype),
             anchor=self.start,
             lr=own if work.lr is None else upload(work.lr[self.clients], device),

@@ -83,8 +83,8 @@ class _Plans(NamedTuple):
     size: int
 
     def to(self, device: torch.device) -> _Plans:
-        positions = None if self.positions is None else upload(self.positions, device)
-        return _Plans(upload(self.counts, device), upload(self.taken, device), positions, self.size)
+        counts, taken, *positions = upload(torch.stack([each for each in self[:3] if each is not None]), device)
+        return _Plans(counts, taken, positions[0] if positions else None, self.size)
 
     def spans(self, step: int | Tensor) -> tuple[Tensor, Tensor]:
         """Where the batches of a step begin in their clients' streams, and how long they are: 0 for a client that has
@@ -211,8 +211,9 @@ class ChunkBatches:
         """
         counts = self._host.counts
         base = (epochs * counts).cumsum(0) - epochs * counts
-        self._base, self._shift = (upload(each, self.device) for each in (base, first * counts - base))
-        self._shuffled = torch.zeros(total + 1, dtype=torch.int64, device=self.device)
+        self._base, self._shift = upload(torch.stack([base, first * counts - base]), self.device)
+        self._shuffled = torch.empty(total + 1, dtype=torch.int64, device=self.device)
+        self._shuffled[total:] = 0
         owner = torch.arange(len(counts)).repeat_interleave(epochs)
         turn = torch.arange(len(owner)) - (epochs.cumsum(0) - epochs)[owner]
         tables = (self._ids[owner], first[owner] + turn, counts[owner], base[owner] + turn * counts[owner])

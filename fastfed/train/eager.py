@@ -18,7 +18,7 @@ from .contrast import Contrast, contrastive_losses
 from .cosine import LeastCosine
 from .dropout import Dropout, Uniforms, client_uniforms, torch_random_state_guarded
 from .model import LocalModel, fitting_examples
-from .optimizer import LocalOptimizer, Surroundings
+from .optimizer import LocalOptimizer, StepContext
 from .policy import DeltaSum
 from .split import Split
 from .threads import check_threads, in_order, one_thread_per_operation
@@ -33,6 +33,7 @@ class Eager:
 
     name = "eager"
     why = "plain autograd runs any module with any loss"
+    predict = None
 
     def __init__(
         self,
@@ -179,16 +180,16 @@ class _Client:
         self.start = work.start_of(position).to(device)
         constants = model.constants(work.start.dtype)
         self.here = _Point(model, loss, constants, self.start.clone())
-        self.optimizer = LocalOptimizer(work.optimizer_of(position), self.here.x, self._surroundings(model))
+        self.optimizer = LocalOptimizer(work.optimizer_of(position), self.here.x, self._context(model))
         same_batch = self.optimizer.same_batch
         self.before = _Point(model, loss, constants, self.start.clone()) if same_batch else None
         self.cosine = LeastCosine(self.start, work.cosine_includes_step) if work.measure_cosine else None
         self.anchors = None if work.contrast is None else _Anchors(model, work, position, examples, self.start)
 
-    def _surroundings(self, model: LocalModel) -> Surroundings:
+    def _context(self, model: LocalModel) -> StepContext:
         work, i = self.work, self.position
         own = getattr(work.optimizer_of(i), "lr", None)
-        return Surroundings(
+        return StepContext(
             packing=model.packing_as(work.start.dtype),
             anchor=self.start,
             lr=own if work.lr is None else float(work.lr[i]),

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ..checks import nearest
 from ..data import Examples
@@ -18,6 +19,8 @@ from .eager import Eager
 from .split import Split
 from .work import Outcome, RoundWork
 
+Predict = Callable[[Tensor, Examples, Tensor], Tensor]  # packed model (d,), examples, rows (n,) -> outputs (n, ...)
+
 EXECUTORS = ("eager", "batched", "native", "device", "auto")
 
 
@@ -26,6 +29,10 @@ class Executor(Protocol):
 
     name: str
     why: str
+
+    @property
+    def predict(self) -> Predict | None:
+        """Computes the outputs of a packed model (d,) for rows (n,) of examples; None: torch has to."""
 
     def run(self, work: RoundWork) -> Outcome: ...
 
@@ -49,35 +56,42 @@ def make(
         raise ValueError(
             f"executor: must be one of {', '.join(EXECUTORS)}, got {executor!r}.{nearest(executor, EXECUTORS)}"
         )
-    if not isinstance(device, str | torch.device):
-        if len(device) > 1:
-            return _several(executor, module, loss, examples, threads, device, split)
-        device = device[0]
-    if executor == "eager":
-        return Eager(module, loss, examples, threads=threads, device=device, split=split)
-    if executor == "batched":
-        _check_padded(loss)
-        return Batched(module, loss, examples, threads=threads, device=device, split=split)
-    if executor == "native":
-        return _native(module, loss, examples, threads, device, split)
-    if executor == "device":
-        return Device(module, loss, examples, threads=threads, device=device, split=split)
-    return _fastest(module, loss, examples, threads, device, split)
+    devices = (device,) if isinstance(device, str | torch.device) else tuple(device)
+    given = _Given(module, loss, examples, threads, split)
+    if len(devices) > 1:
+        return _several(executor, given, devices)
+    return _fastest(given, devices[0]) if executor == "auto" else _named(executor, given, devices[0])
 
 
-def _several(
-    executor: str,
-    module: nn.Module,
-    loss: Loss,
-    examples: Examples,
-    threads: int | None,
-    devices: Sequence[torch.device],
-    split: Split | None,
-) -> Executor:
+@dataclass(frozen=True)
+class _Given:
+    """What every executor is made of, but for its device."""
+
+    module: nn.Module
+    loss: Loss
+    examples: Examples
+    threads: int | None
+    split: Split | None
+
+    def make(self, kind: Callable[..., Executor], **where: Any) -> Executor:
+        return kind(self.module, self.loss, self.examples, threads=self.threads, split=self.split, **where)
+
+
+def _several(executor: str, given: _Given, devices: Sequence[torch.device | str]) -> Executor:
     if executor not in ("device", "auto"):
         names = ", ".join(map(str, devices))
         raise ValueError(f"device: executor {executor!r} runs on one, only 'device' on several, got {names}")
-    return SeveralDevices(module, loss, examples, devices=devices, threads=threads, split=split)
+    return given.make(SeveralDevices, devices=devices)
+
+
+def _named(executor: str, given: _Given, device: torch.device | str) -> Executor:
+    if executor == "native":
+        from .native import Native  # here: without a C++ compiler the rest works
+
+        return given.make(Native, device=device)
+    if executor == "batched":
+        _check_padded(given.loss)
+    return given.make({"eager": Eager, "batched": Batched, "device": Device}[executor], device=device)
 
 
 def _check_padded(loss: Loss) -> None:
@@ -88,41 +102,20 @@ def _check_padded(loss: Loss) -> None:
         raise Unsupported(str(error)) from error
 
 
-def _native(
-    module: nn.Module,
-    loss: Loss,
-    examples: Examples,
-    threads: int | None,
-    device: torch.device | str,
-    split: Split | None,
-) -> Executor:
-    from .native import Native  # here: without a C++ compiler the rest works
-
-    native: Executor = Native(module, loss, examples, threads=threads, device=device, split=split)
-    return native
-
-
-def _fastest(
-    module: nn.Module,
-    loss: Loss,
-    examples: Examples,
-    threads: int | None,
-    device: torch.device | str,
-    split: Split | None,
-) -> Executor:
+def _fastest(given: _Given, device: torch.device | str) -> Executor:
     """The first that can run it, saying which faster ones cannot, and why."""
     on_cpu = torch.device(device).type == "cpu"
     why_not: list[str] = []
     for name in ("native",) if on_cpu else ("device", "batched"):
         try:
-            executor = make(name, module, loss, examples, threads=threads, device=device, split=split)
+            executor = _named(name, given, device)
             break
         except ImportError as error:
             why_not.append(f"the {name} engine is not installed ({error})")
         except Unsupported as error:
             why_not.append(f"{name} cannot run this one ({error})")
     else:
-        executor = Eager(module, loss, examples, threads=threads, device=device, split=split)
+        executor = _named("eager", given, device)
     if why_not:
         executor.why = f"{executor.why}, and {'; '.join(why_not)}"
     return executor

@@ -10,13 +10,13 @@ from torch import Tensor
 
 from .. import kernels
 from ..clients import Client
-from ..kernels.phases import rules
 from ..kernels.table import CLIENT_RULES
+from ..kernels.torch_rules import rules
 from ..packing import Packing
 
 
 @dataclass(frozen=True)
-class Surroundings:
+class StepContext:
     """What the rule meets besides gradients, for x (d,) or (clients, d).
 
     `anchor` (the start model) and `correction` have x's shape; anchor may also be (d,), shared by all clients. `lr`, a
@@ -33,16 +33,16 @@ class Surroundings:
 class LocalOptimizer:
     """Moves models x, one (d,) or a batch (clients, d), by one client optimizer with a fresh state."""
 
-    def __init__(self, client: Client, x: Tensor, around: Surroundings) -> None:
+    def __init__(self, client: Client, x: Tensor, context: StepContext) -> None:
         entry = CLIENT_RULES[client.rule]
-        self.client, self.around = client, around
+        self.client, self.context = client, context
         self.options = client.step_options()
         self.options.pop("lr", None)
         made = client.state_options()
         if entry.cover is not None:
-            made["packing"] = around.packing
-        if around.preconditioner is not None and entry.has_second_moment:
-            made["v0"] = around.preconditioner
+            made["packing"] = context.packing
+        if context.preconditioner is not None and entry.has_second_moment:
+            made["v0"] = context.preconditioner
         self.state = kernels.client_state(client.rule, x, **made)
         self.same_batch = bool(made.get("same_batch", False))
         self.counts_epochs = getattr(client, "delay_unit", "step") == "epoch"
@@ -61,11 +61,11 @@ class LocalOptimizer:
     ) -> None:
         """Local step `step` and its `epoch` (both counted from 1): moves x in place along the raw gradient `grad`."""
         given: dict[str, Any] = dict(self.options)
-        if self.around.lr is not None:
+        if self.context.lr is not None:
             given["lr"] = self.learning_rate(step)
         if self.anchored:
-            given["anchor"] = self.around.anchor
-        if self.client.rule == "sps":
+            given["anchor"] = self.context.anchor
+        if CLIENT_RULES[self.client.rule].step_size == "sps":
             given["loss"] = loss
         if self.counts_epochs:
             given["epoch"] = epoch
@@ -74,7 +74,7 @@ class LocalOptimizer:
             x,
             grad,
             self.state,
-            correction=self.around.correction,
+            correction=self.context.correction,
             previous_grad=previous_grad,
             finished=finished,
             **given,
@@ -83,8 +83,8 @@ class LocalOptimizer:
     def corrected(self, grad: Tensor, x: Tensor) -> Tensor:
         """What the rule sees of a raw gradient at x: for Delta-SGD's comparison with the gradient before."""
         zero = torch.zeros_like(grad[..., :1])
-        correction = zero if self.around.correction is None else self.around.correction
-        anchor = self.around.anchor if self.anchored else x
+        correction = zero if self.context.correction is None else self.context.correction
+        anchor = self.context.anchor if self.anchored else x
         seen: Tensor = rules.corrected_gradient(
             grad, x, anchor, correction, self.client.weight_decay, self.client.prox, 1.0
         )
@@ -94,7 +94,7 @@ class LocalOptimizer:
 
     def learning_rate(self, step: int) -> Any:
         """The learning rate given to local step `step` (from 1): a number, (clients,), or None."""
-        lr: Any = self.around.lr
+        lr: Any = self.context.lr
         return None if lr is None else self.client.learning_rate(lr, step)
 
     def step_size(self, step: int) -> Any:

@@ -137,6 +137,12 @@ class Outcome:
     deltas: Tensor | None = None
     largest: float | None = None
 
+    @classmethod
+    def of_nobody(cls, x: Tensor) -> Outcome:
+        """Of a round without clients, for a model like `x` (d,)."""
+        refused = torch.zeros(0, dtype=torch.bool)
+        return cls(torch.zeros_like(x), empty_scalars(0), refused, x.new_zeros(0, x.numel()), largest=0.0)
+
 
 SCALARS = ("examples", "steps", "first_loss", "last_loss", "mean_loss", "delta_norm", "step_size", "min_cosine")
 
@@ -270,10 +276,11 @@ def _check_learning_rates(lr: Tensor, optimizers: tuple[Client, ...], clients: i
         raise ValueError(f"lr: must be a ({clients},) float64 tensor on the CPU, got {_kind(lr)}")
     if not bool((torch.isfinite(lr) & (lr >= 0)).all()):
         raise ValueError("lr: must be finite and >= 0 for every client")
-    if any(client.rule == "sps" for client in optimizers):
-        raise ValueError("lr: client rule 'sps' finds it itself")
-    if any(client.rule == "delta_sgd" for client in optimizers) and not bool((lr > 0).all()):
-        raise ValueError("lr: client rule 'delta_sgd' starts from it, so it must be > 0 for every client")
+    for client in optimizers:
+        if not client.takes_lr:
+            raise ValueError(f"lr: client rule {client.rule!r} finds it itself")
+        if not client.admits_lr(float(lr.min())):
+            raise ValueError(f"lr: client rule {client.rule!r} starts from it, so it must be > 0 for every client")
 
 
 def _check_policy(policy: DeltaPolicy, clients: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fastfed import _core
 
 from .. import extension
-from ..phases import ClientCall
+from ..client_call import ClientCall
 from ..table import GIVEN_STEP_SIZE, NO_COVER
 
 DIRECTIONS = extension.numbers("directions")

@@ -6,7 +6,7 @@ import ctypes
 
 from torch import Tensor
 
-from ..phases import ClientCall
+from ..client_call import ClientCall
 from .launch import address, is_wide
 
 

@@ -1,12 +1,12 @@
-"""The passes of a client step as kernel launches; their order and the numbers between them are in ``phases.py``."""
+"""The passes of a client step as kernel launches; their order and the numbers between them are in ``passes.py``."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-from .. import phases
-from ..phases import ClientCall
+from .. import passes
+from ..client_call import ClientCall
 from . import client_arguments
 from .launch import quad_blocks, run, suffix, sum_blocks
 from .norms import empty_partials, fold
@@ -14,11 +14,11 @@ from .sm3_step import CoverPasses
 
 
 def client_step(call: ClientCall) -> None:
-    phases.client_step(CudaPasses(), call)
+    passes.client_step(CudaPasses(), call)
 
 
 class CudaPasses(CoverPasses):
-    """`phases.Passes` in CUDA; those with a cover are in ``sm3_step.py``."""
+    """`passes.Passes` in CUDA; those with a cover are in ``sm3_step.py``."""
 
     def gradient_squares(self, call: ClientCall, coef: Tensor) -> Tensor:
         return _squares("gradient_squares", call, coef, writes=False)

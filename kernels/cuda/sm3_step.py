@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from .. import covers
-from ..phases import ClientCall
+from ..client_call import ClientCall
 from . import client_arguments, sources
 from .launch import QUAD, THREADS, run
 from .norms import empty_partials, fold
@@ -132,7 +132,7 @@ class Workspace:
 
 
 class CoverPasses:
-    """The passes of `phases.Passes` for rules with a cover."""
+    """The passes of `passes.Passes` for rules with a cover."""
 
     def open_cover(self, call: ClientCall) -> Workspace:
         layout = tables(call.state["cover"].numpy().tobytes(), call.x.device)

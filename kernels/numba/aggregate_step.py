@@ -11,7 +11,7 @@ from numba import prange
 from torch import Tensor
 
 from ..table import ServerNumbers, ServerRule, ServerScalars
-from .bound import Array, chunks_of, floats, jit, launch, parallel, piece, rules, span_of, vector
+from .compiled import Array, chunks_of, floats, jit, launch, parallel, piece, rules, span_of, vector
 from .weighted_sum import Half, elements, sum_into
 
 

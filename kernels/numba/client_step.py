@@ -14,11 +14,13 @@ import torch
 from numba import prange
 from torch import Tensor
 
-from .. import covers, phases
-from ..phases import ACTIVE, KEEP, REFRESH, ROOT_SCALE, SCALE, STEP, ClientCall
+from .. import covers, passes
+from ..client_call import ClientCall
+from ..passes import ACTIVE, KEEP, REFRESH, ROOT_SCALE, SCALE, STEP
 from ..table import DirectionScalars
+from ..torch_rules import rules as torch_rules
 from . import covers as tiling
-from .bound import (
+from .compiled import (
     Array,
     add_in_order,
     chunks_of,
@@ -299,7 +301,7 @@ def _refreshed(coef: Tensor) -> Tensor:
 
 
 class NumbaPasses:
-    """`phases.Passes` in numba."""
+    """`passes.Passes` in numba."""
 
     def gradient_squares(self, call: ClientCall, coef: Tensor) -> Tensor:
         return self._change_squares(call, coef, None)
@@ -333,7 +335,7 @@ class NumbaPasses:
     def refresh_cover(self, call: ClientCall, coef: Tensor, cover: tiling.Cover) -> None:
         launch(_square_maxima, cover.tiles, coef.numpy(), call.x.numpy(), _sources(call), cover.tile_maxima)
         n, mu = call.numbers, call.state["mu"]
-        fresh = phases.rules.second_moment(mu, cover.maxima(), n.beta2, n.gain2)
+        fresh = torch_rules.second_moment(mu, cover.maxima(), n.beta2, n.gain2)
         mu.copy_(torch.where(_refreshed(coef), fresh, mu))
 
     def cover_direction_squares(self, call: ClientCall, coef: Tensor, cover: tiling.Cover) -> Tensor:
@@ -358,4 +360,4 @@ class NumbaPasses:
 
 
 def client_step(call: ClientCall) -> None:
-    phases.client_step(NumbaPasses(), call)
+    passes.client_step(NumbaPasses(), call)

@@ -16,7 +16,7 @@ from numba import prange
 from torch import Tensor
 
 from .. import covers
-from .bound import CHUNK, Array, jit, launch, maximum, minimum, parallel
+from .compiled import CHUNK, Array, jit, launch, maximum, minimum, parallel
 
 CHUNKS_PER_TILE = 16  # a tile's column maxima then take 1/16 of the memory of its elements at most
 

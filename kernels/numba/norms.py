@@ -6,9 +6,9 @@ import torch
 from numba import prange
 from torch import Tensor
 
-from .. import phases
 from ..rows import measures_rows
-from .bound import Array, add_in_order, chunks_of, jit, launch, parallel, partials_of, span_of, square_sum
+from ..torch_rules import rules as torch_rules
+from .compiled import Array, add_in_order, chunks_of, jit, launch, parallel, partials_of, span_of, square_sum
 
 
 @parallel
@@ -48,4 +48,4 @@ def norms(x: Tensor, out: Tensor) -> None:
 def clip(x: Tensor, limit: float, out: Tensor) -> None:
     """Scales the rows of x (clients, d) whose norm exceeds `limit` down to it; `out` receives the norms before."""
     norms(x, out)
-    launch(_scale_rows, x.numpy(), phases.rules.clip_scale(out, limit).to(x.dtype).numpy())
+    launch(_scale_rows, x.numpy(), torch_rules.clip_scale(out, limit).to(x.dtype).numpy())

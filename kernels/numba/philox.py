@@ -14,7 +14,7 @@ from torch import Tensor
 from .. import bind
 from ..rows import draws_rows
 from ..streams import LARGEST_KEY, StreamWords
-from .bound import CHUNK, Array, chunks_of, jit, launch, parallel, span_of
+from .compiled import CHUNK, Array, chunks_of, jit, launch, parallel, span_of
 
 
 @jit

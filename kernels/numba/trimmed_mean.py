@@ -10,7 +10,7 @@ import numpy as np
 from numba import prange
 from torch import Tensor
 
-from .bound import Array, jit, launch, parallel, rules
+from .compiled import Array, jit, launch, parallel, rules
 from .weighted_sum import Half, as_float32, elements
 
 COLUMNS = 64  # of a block; as int32 keys a quarter of a kilobyte for every client

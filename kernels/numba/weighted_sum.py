@@ -10,7 +10,7 @@ from numba import prange, types
 from numba.extending import overload
 from torch import Tensor
 
-from .bound import Array, chunks_of, jit, launch, parallel, span_of
+from .compiled import Array, chunks_of, jit, launch, parallel, span_of
 
 # How 16 bits become a float32: shift exponent and fraction into place, then correct the exponent's bias by a power of
 # two (exact, subnormals included); from `infinity` on, there is no finite exponent to correct.

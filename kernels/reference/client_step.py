@@ -8,13 +8,15 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from .. import covers, phases
-from ..phases import ACTIVE, KEEP, REFRESH, ROOT_SCALE, SCALE, STEP, ClientCall, rules
+from .. import covers, passes
+from ..client_call import ClientCall
+from ..passes import ACTIVE, KEEP, REFRESH, ROOT_SCALE, SCALE, STEP
+from ..torch_rules import rules
 from .norms import squares
 
 
 def client_step(call: ClientCall) -> None:
-    phases.client_step(TorchPasses(), call)
+    passes.client_step(TorchPasses(), call)
 
 
 def _column(coef: Tensor, index: int) -> Tensor:
@@ -113,7 +115,7 @@ def cover_of(state: dict[str, Tensor], x: Tensor) -> _Cover:
 
 
 class TorchPasses:
-    """`phases.Passes` in torch."""
+    """`passes.Passes` in torch."""
 
     def gradient_squares(self, call: ClientCall, coef: Tensor) -> Tensor:
         return squares(_gradient(call, coef))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..phases import rules
 from ..rows import measures_rows
+from ..torch_rules import rules
 
 _CHUNK = 4096
 

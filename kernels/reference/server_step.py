@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from ..phases import rules
 from ..table import ServerNumbers, ServerRule
+from ..torch_rules import rules
 
 
 def server_step(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from ..phases import rules
+from ..torch_rules import rules
 
 _BLOCK = 1 << 16  # coordinates sorted at a time: a sort needs three times the memory of what it sorts
 

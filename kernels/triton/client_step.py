@@ -1,4 +1,4 @@
-"""One client step: the passes of ``phases.py`` over vectors, and those of SM3 handed on to `cover_step`."""
+"""One client step: the passes of ``passes.py`` over vectors, and those of SM3 handed on to `cover_step`."""
 
 
 # mypy: disable-error-code="no-untyped-def"
@@ -11,10 +11,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .. import phases
-from ..phases import ClientCall
+from .. import passes
+from ..client_call import ClientCall
 from . import cover_step
-from .bound import rules
+from .compiled import rules
 from .cover_step import Cover
 from .gradient import (
     ACTIVE,
@@ -82,7 +82,7 @@ def _update(x, source, m, v, kept_gradient, coef, numbers, partials, size, FORMU
 
 
 class TritonPasses:
-    """`phases.Passes` as kernels."""
+    """`passes.Passes` as kernels."""
 
     def gradient_squares(self, call: ClientCall, coef: Tensor) -> Tensor:
         return self._gradient_squares(call, coef, None)
@@ -131,4 +131,4 @@ def _over_blocks(kernel: Any, call: ClientCall, *args: Any, **constants: Any) ->
 
 
 def client_step(call: ClientCall) -> None:
-    phases.client_step(TritonPasses(), call)
+    passes.client_step(TritonPasses(), call)

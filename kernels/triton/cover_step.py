@@ -19,9 +19,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..phases import ClientCall
+from ..client_call import ClientCall
 from . import tables
-from .bound import device, largest, rules
+from .compiled import device, largest, rules
 from .gradient import (
     ACTIVE,
     REFRESH,
@@ -143,7 +143,7 @@ def _raise_maxima(maxima, axes, value, mask, of_rows, of_cols):
 
 @device
 def covered_moment(smallest, g, nu, numbers, refresh, at, mask, ACCUMULATES: tl.constexpr):
-    """The second moment of this step: nu of ``phases.Passes.cover_update``."""
+    """The second moment of this step: nu of ``passes.Passes.cover_update``."""
     if ACCUMULATES:
         return smallest
     fresh = refreshed(smallest, g, numbers, refresh)

@@ -8,17 +8,17 @@ from typing import Any, NamedTuple
 import triton.language as tl
 from torch import Tensor
 
-from .. import phases
-from ..phases import ClientCall
-from .bound import device, rules
+from .. import passes
+from ..client_call import ClientCall
+from .compiled import device, rules
 
-COEFFICIENTS = tl.constexpr(phases.COEFFICIENTS)
-ACTIVE = tl.constexpr(phases.ACTIVE)
-SCALE = tl.constexpr(phases.SCALE)
-REFRESH = tl.constexpr(phases.REFRESH)
-KEEP = tl.constexpr(phases.KEEP)
-STEP = tl.constexpr(phases.STEP)
-ROOT_SCALE = tl.constexpr(phases.ROOT_SCALE)
+COEFFICIENTS = tl.constexpr(passes.COEFFICIENTS)
+ACTIVE = tl.constexpr(passes.ACTIVE)
+SCALE = tl.constexpr(passes.SCALE)
+REFRESH = tl.constexpr(passes.REFRESH)
+KEEP = tl.constexpr(passes.KEEP)
+STEP = tl.constexpr(passes.STEP)
+ROOT_SCALE = tl.constexpr(passes.ROOT_SCALE)
 
 
 class Gradient(NamedTuple):

@@ -7,8 +7,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..phases import rules as torch_rules
 from ..rows import measures_rows
+from ..torch_rules import rules as torch_rules
 from .launch import launch
 from .tiles import block_for, blocks_of
 from .vectors import fold, new_partials, place, store, sum_of_squares

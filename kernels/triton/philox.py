@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..rows import draws_rows
 from ..streams import LARGEST_KEY, StreamWords
-from .bound import device, philox
+from .compiled import device, philox
 from .launch import launch
 from .tiles import PHILOX_LANES
 

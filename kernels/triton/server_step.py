@@ -10,7 +10,7 @@ import triton.language as tl
 from torch import Tensor
 
 from ..table import ServerNumbers, ServerRule
-from .bound import device, rules
+from .compiled import device, rules
 from .launch import launch
 from .tiles import block_for, blocks_of
 from .vectors import load, place, store

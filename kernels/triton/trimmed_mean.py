@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .bound import device, rules, total
+from .compiled import device, rules, total
 from .launch import launch
 from .tiles import WARP, WIDE, block_for
 from .vectors import place, store, widened

@@ -8,7 +8,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .bound import device, total
+from .compiled import device, total
 from .launch import launch
 from .tiles import blocks_of
 

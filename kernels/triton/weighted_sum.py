@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .bound import device
+from .compiled import device
 from .launch import launch
 from .tiles import WARP, WIDE, block_for
 from .vectors import load, place, store

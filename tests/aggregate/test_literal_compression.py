@@ -122,7 +122,7 @@ def one_thread() -> Iterator[None]:
 def cohorts(case: Case) -> list[list[int]]:
     """Those given, or drawn in the plan."""
     sim = simulation(torch.float64, "eager", case.simulated())
-    plans = [sim.planner.plan(t, sim.tuning) for t in range(ROUNDS)]
+    plans = [sim.planner.plan(t, sim.tuner.tuning) for t in range(ROUNDS)]
     return [plan.cohort.tolist() for plan in plans if plan is not None]
 
 

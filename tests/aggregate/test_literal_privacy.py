@@ -134,7 +134,7 @@ def one_thread() -> Iterator[None]:
 @cache
 def cohorts(rate: float) -> list[list[int]]:
     sim = simulation(torch.float64, "eager", {**CASES["everyone"].simulated(), "cohort": ff.plan.Poisson(rate)})
-    plans = [sim.planner.plan(t, sim.tuning) for t in range(ROUNDS)]
+    plans = [sim.planner.plan(t, sim.tuner.tuning) for t in range(ROUNDS)]
     return [plan.cohort.tolist() for plan in plans if plan is not None]
 
 

@@ -63,6 +63,17 @@ def test_medians_and_trimmed_means_are_those_of_numpy_and_scipy(executor: str, c
             np.testing.assert_allclose(got, oracle(deltas), rtol=1e-6, atol=1e-9)
 
 
+@pytest.mark.parametrize("settings", [{}, {"compression": TopK(0.2)}, {"aggregation": Median()}], ids=str)
+def test_a_round_of_nobody_changes_and_sends_nothing(settings: dict[str, Any]) -> None:
+    sim = simulation(small_federation(), **{"cohort": [[]], "weights": "uniform", **settings})
+    before = sim.params.clone()
+    row = sim.step()
+    assert torch.equal(sim.params, before)
+    told = {name: row[name] for name in ("clients", "counted", "skipped", "idle", "examples", "steps", "bytes_up")}
+    assert told == dict.fromkeys(told, 0)
+    assert (row["changed"], row["train_loss"], row["delta_norm"], row["step_size"]) == (False, None, None, None)
+
+
 def test_the_mean_given_is_the_mean_that_is_usual() -> None:
     """In passing or delta by delta, to rounding."""
     usual, given, kept = (run(aggregation=each).params for each in (None, Mean(), Watched(Mean())))
@@ -76,7 +87,7 @@ def test_a_trimmed_mean_of_compressed_deltas_is_resumed_to_the_same_bits(executo
     whole = run(rounds=4, **settings)
     run(rounds=2, **settings).save(tmp_path)
     resumed = ff.Simulation.resume(tmp_path, model=whole.model, fed=whole.fed)
-    assert resumed.settings["aggregation"] == TrimmedMean(0.3)
+    assert resumed.settings.aggregation == TrimmedMean(0.3)
     resumed.run(rounds=2, evaluate_every=0, progress=False)
     assert torch.equal(resumed.params, whole.params)
     assert resumed.history.without_seconds() == whole.history.without_seconds()

@@ -62,7 +62,7 @@ def test_a_missing_extension_is_explained(monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.parametrize("wrong", ["raises", "differs"])
 def test_a_backend_that_loads_but_does_not_work_is_not_usable(monkeypatch: pytest.MonkeyPatch, wrong: str) -> None:
-    from fastfed.kernels import numba
+    numba = registry.BACKENDS["numba"].load()
 
     def raises(*arguments: object) -> None:
         raise RuntimeError("no such instruction\nat some address")

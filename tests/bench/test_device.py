@@ -58,15 +58,15 @@ def test_launches_that_differ_in_two_places_are_refused() -> None:
 # Of a further local step, and of a round. A single dense layer trains in one launch, but not under SM3, which raises
 # maxima between steps.
 LAUNCHES = {
-    ("W1", "SGD"): (0, 5),
-    ("W1", "Adam"): (0, 5),
-    ("W1", "SM3"): (8, 21),
-    ("W2", "SGD"): (10, 56),
-    ("W2", "Adam"): (10, 56),
-    ("W2", "SM3"): (12, 65),
-    ("W3", "SGD"): (14, 75),
-    ("W3", "Adam"): (14, 75),
-    ("W3", "SM3"): (15, 80),
+    ("W1", "SGD"): (0, 6),
+    ("W1", "Adam"): (0, 6),
+    ("W1", "SM3"): (8, 22),
+    ("W2", "SGD"): (10, 57),
+    ("W2", "Adam"): (10, 57),
+    ("W2", "SM3"): (12, 66),
+    ("W3", "SGD"): (14, 76),
+    ("W3", "Adam"): (14, 76),
+    ("W3", "SM3"): (15, 81),
 }
 
 
@@ -128,10 +128,10 @@ def test_a_stubbed_card_leaves_nothing_behind() -> None:
     x = torch.zeros(3)
     before = registry.pick(None, x), lanes.fetch, dict(registry.BACKENDS), dict(registry._PREFERENCE)
     with stubbed_card() as seen:
-        assert registry.pick(None, x).__name__.endswith(".triton")
+        assert registry.pick(None, x).name == "triton"
         with as_on_the_host():
             assert registry.pick(None, x) is before[0]
-        assert registry.pick(None, x).__name__.endswith(".triton")
+        assert registry.pick(None, x).name == "triton"
     assert (registry.pick(None, x), lanes.fetch, registry.BACKENDS, registry._PREFERENCE) == before
     assert not seen
 

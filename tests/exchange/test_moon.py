@@ -179,8 +179,7 @@ def run_literally(name: str, dtype: str) -> list[Snapshot]:
 def kept(sim: ff.Simulation) -> Snapshot:
     """What a simulation keeps, under the names of the formula."""
     vectors = {"x": sim.params, **{name: tensor for name, tensor in sim.server.state.items() if tensor.dim() == 1}}
-    assert sim.companion is not None
-    held = sim.companion.tensors()
+    held = sim.exchanger.tensors()
     vectors |= {f"p{i}": vector for i, vector in zip(held["ids"].tolist(), held["vectors"], strict=True)}
     return {name: flat(sim.packing, vector) for name, vector in vectors.items()}
 
@@ -268,20 +267,18 @@ def test_clients_met_for_the_first_time_have_a_constant_more_of_loss(executor: s
 def test_a_client_keeps_the_model_it_ended_with(executor: str) -> None:
     sim = simulation(cohort=[[3], [5]], executor=executor, **ff.methods.moon(0.1))
     sim.step()  # of one client under FedAvg: the model is its model
-    assert sim.companion is not None
-    held = sim.companion.tensors()
+    held = sim.exchanger.tensors()
     assert held["ids"].tolist() == [3]
     torch.testing.assert_close(held["vectors"][0], sim.params, rtol=1e-6, atol=1e-7)
     before = held["vectors"].clone()
     sim.step()
-    assert torch.equal(sim.companion.tensors()["vectors"][:1], before)
+    assert torch.equal(sim.exchanger.tensors()["vectors"][:1], before)
 
 
 def test_nobody_who_trains_leaves_nothing_behind() -> None:
     sim = ff.Simulation(network(torch.float32), problem(), cohort=[[3]], **ff.methods.moon(0.1))  # without examples
     sim.step()
-    assert sim.companion is not None
-    assert len(sim.companion.tensors()["ids"]) == 0
+    assert len(sim.exchanger.tensors()["ids"]) == 0
 
 
 def test_what_it_costs() -> None:

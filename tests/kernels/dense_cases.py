@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from fastfed.kernels.layers import NONE, RELU, SIGMOID, TANH, Dense, Place
-from fastfed.kernels.phases import COEFFICIENTS, KEEP, REFRESH, ROOT_SCALE, SCALE, STEP, rules
+from fastfed.kernels.passes import COEFFICIENTS, KEEP, REFRESH, ROOT_SCALE, SCALE, STEP
 from fastfed.kernels.sink import Sink
 from fastfed.kernels.table import DIRECTIONS
+from fastfed.kernels.torch_rules import rules
 
 from .support import normal
 

@@ -18,7 +18,7 @@ import pytest
 import torch
 
 import fastfed
-from fastfed.kernels import layers, phases, registry
+from fastfed.kernels import layers, passes, registry
 from fastfed.kernels.cuda import client_arguments, dense_step, device, host, launch, sources
 from fastfed.kernels.cuda.weighted_sum import LEAST_BLOCKS, SumGrid
 from fastfed.kernels.table import DIRECTIONS, SERVER_FORMULAS
@@ -279,11 +279,11 @@ def test_sizes_stand_in_one_place() -> None:
     assert re.search(rf"\b{sources.size('THREADS')}\b", python) is None
 
 
-def test_coefficients_have_the_order_of_phases() -> None:
+def test_coefficients_have_the_order_of_passes() -> None:
     found = re.search(r"struct Coefficients \{\s*float ([\w, ]+);", (sources.csrc() / "cuda" / "client.h").read_text())
     assert found is not None
     names = [name.upper() for name in found[1].split(", ")]
-    assert [getattr(phases, name) for name in names] == list(range(phases.COEFFICIENTS))
+    assert [getattr(passes, name) for name in names] == list(range(passes.COEFFICIENTS))
 
 
 def test_curves_have_the_numbers_of_layers() -> None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
-
 import pytest
 import torch
 from torch import Tensor
 
 from fastfed import kernels
 from fastfed.kernels import registry
+from fastfed.kernels.cuda import weighted_sum as sums
 
 from .support import assert_same_bits, normal, same_bits
 
@@ -17,7 +16,6 @@ if not registry.on_host():
     pytest.skip("CUDA's kernels run here on the host (FASTFED_CUDA_HOST=1)", allow_module_level=True)
 
 pytestmark = pytest.mark.backend
-sums = importlib.import_module("fastfed.kernels.cuda.weighted_sum")  # the package has a function of that name
 CUTS = {  # the least number of blocks decides: one number a thread in blocks of a warp, or quads in larger blocks
     "fine": (1 << 40, False, 32),
     "quads": (32, True, 32),

@@ -24,7 +24,7 @@ only_cuda = pytest.mark.skipif(not registry.on_host(), reason="what CUDA alone p
 
 
 def _triton(case: Case, call: Call) -> None:
-    from fastfed.kernels.triton.bound import rules
+    from fastfed.kernels.triton.compiled import rules
     from fastfed.kernels.triton.engine import products
     from fastfed.kernels.triton.engine.rule import Rule
 

@@ -28,7 +28,15 @@ PRODUCTS = {
 }
 # The wide instructions of newer cards take 64 rows, of which W2 and W3 have enough outputs.
 WIDE = {"products._forward", "products._update_forward", "convolution._forward"}
-OTHERS = ("norms", "pooling", "elementwise", "losses", "batches", "deltas")  # files of kernels without a product
+OTHERS = (
+    "norms",
+    "pooling",
+    "elementwise",
+    "losses",
+    "batches",
+    "deltas",
+    "orders",
+)  # files of kernels without a product
 
 
 def is_product(kernel: Compiled) -> bool:

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from fastfed import Packing, kernels
-from fastfed.kernels import Stream, registry
-from fastfed.kernels.phases import ClientCall
+from fastfed.kernels import Stream, backend_ops, registry
+from fastfed.kernels.client_call import ClientCall
 from fastfed.kernels.table import CLIENT_RULES, SERVER_RULES, client_numbers, server_numbers
 
 pytest.importorskip("triton", reason="Triton is not installed")
@@ -19,10 +19,11 @@ if registry.interpreting():
     pytest.skip("interpreted kernels compile to nothing (TRITON_INTERPRET=1)", allow_module_level=True)
 
 from fastfed.bench.kernels import triton_traffic as bench
-from fastfed.kernels import triton as backend
 from fastfed.kernels.triton.engine import deltas
 from fastfed.kernels.triton.launch import Launch, recorded
 from fastfed.kernels.triton.traffic import WIDE, Traffic, compiling_for, traffic_of
+
+backend = backend_ops.load("triton")
 
 FLOAT = 4
 VARIANTS = {variant.name: variant for variant in bench.variants()}

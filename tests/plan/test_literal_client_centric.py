@@ -18,7 +18,7 @@ import torch
 from scipy import stats
 
 import fastfed as ff
-from fastfed.plan.round import LocalWork, Orders, Tuning
+from fastfed.plan.round import LocalWork, PlanTemplate, Tuning
 from fastfed.train.threads import one_thread_per_operation
 
 from ..simulation import literal, literal_async
@@ -114,7 +114,7 @@ def arrivals(case: Case) -> list[list[Arrival]]:
     sim = simulation(torch.float64, "eager", settings_of(case))
     found = []
     for t in range(ROUNDS):
-        plan = sim.planner.plan(t, sim.tuning)
+        plan = sim.planner.plan(t, sim.tuner.tuning)
         assert plan is not None
         assert plan.age is not None
         buffer = []
@@ -184,14 +184,14 @@ CLIENTS = 13
 
 def planner(seed: int, **settings: Any) -> ff.plan.Planner:
     """Clients of one example: as many steps as epochs."""
-    orders = Orders(
+    template = PlanTemplate(
         sizes=torch.ones(CLIENTS, dtype=torch.int64),
         local=LocalWork(epochs=1, batch_size=1),
         client=ff.clients.SGD(lr=0.1),
         server_lr=1.0,
         seed=seed,
     )
-    return ff.timing.ClientCentric(**settings).begin(orders, 0)
+    return ff.timing.ClientCentric(**settings).begin(template, 0)
 
 
 @cache

@@ -18,7 +18,8 @@ import pytest
 import torch
 
 import fastfed as ff
-from fastfed.timing import EventDriven, EventPlanner, Waves
+from fastfed.plan.clock import EventPlanner
+from fastfed.timing import EventDriven, Waves
 from fastfed.train.threads import one_thread_per_operation
 
 from ..simulation import literal

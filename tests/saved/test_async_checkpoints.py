@@ -81,7 +81,7 @@ def simulation(name: str, **settings: Any) -> ff.Simulation:
 def assert_equal_ends(a: ff.Simulation, b: ff.Simulation) -> None:
     """Everything that a checkpoint holds is the same, bit for bit, and so is the history."""
     assert a.history.without_seconds() == b.history.without_seconds()
-    first, second = a._tensors(), b._tensors()
+    first, second = a.tensors(), b.tensors()
     assert first.keys() == second.keys()
     for key in first:
         assert torch.equal(first[key], second[key]), key
@@ -187,7 +187,7 @@ def test_a_private_run_stops_before_its_budget_is_spent(tmp_path: Path) -> None:
     history = sim.run(100, evaluate_every=0, progress=False, checkpoint=tmp_path)
     assert 1 < len(history) < 100
     assert history.last("epsilon") <= 6.0
-    assert sim.ledger is not None
+    assert isinstance(sim.ledger, ff.privacy.Ledger)
     assert sim.ledger.epsilon(len(history) + 1) > 6.0
     again = ff.Simulation.resume(tmp_path, fed=small_federation())
     assert len(again.run(10, evaluate_every=0, progress=False)) == len(history)

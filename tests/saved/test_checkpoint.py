@@ -59,7 +59,7 @@ def test_resuming_gives_the_same_bits(method: str, tmp_path: Path) -> None:
 
 
 def assert_same(one: ff.Simulation, other: ff.Simulation) -> None:
-    tensors = one._tensors(), other._tensors()
+    tensors = one.tensors(), other.tensors()
     assert tensors[0].keys() == tensors[1].keys()
     for name in tensors[0]:
         assert torch.equal(tensors[0][name], tensors[1][name]), name
@@ -71,7 +71,7 @@ def test_everything_is_made_again_from_recipes(tmp_path: Path) -> None:
     sim = ff.Simulation(ff.models.mlp(64, 16, 10), fed, cohort=4, threads=1, **ff.methods.fedyogi(0.1, 0.03))
     sim.run(rounds=2, evaluate_every=0, progress=False)
     resumed = ff.Simulation.resume(sim.save(tmp_path), threads=2)
-    assert resumed.settings["threads"] == 2
+    assert resumed.settings.threads == 2
     for one in (sim, resumed):
         one.run(rounds=2, evaluate_every=1, progress=False)
     assert_same(resumed, sim)
@@ -253,10 +253,10 @@ def test_an_evaluation_that_was_interrupted_is_made_up_for(tmp_path: Path, monke
     whole, part = simulation(), simulation()
     whole.run(until=3, evaluate_every=2, progress=False)
 
-    def interrupted(self: object, row: object, per_client: bool) -> None:
+    def interrupted(self: object, *, per_client: bool) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(ff.Simulation, "_evaluate_into", interrupted)
+    monkeypatch.setattr(ff.Simulation, "evaluate", interrupted)
     with pytest.raises(KeyboardInterrupt):
         part.run(until=3, evaluate_every=2, checkpoint=tmp_path, progress=False)
     monkeypatch.undo()

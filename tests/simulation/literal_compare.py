@@ -113,7 +113,7 @@ def kept(sim: ff.Simulation) -> Snapshot:
     if "error.ids" in held:
         pairs = zip(held["error.ids"].tolist(), held["error.vectors"], strict=True)
         vectors |= {f"e{client}": vector for client, vector in pairs}
-    if "smoothed" in (tuned := sim.tuner.state()):
+    if "smoothed" in (tuned := sim.tuner.tensors()):
         vectors["smoothed"] = tuned["smoothed"]
     for name, vector in vectors.items():
         is_clean = name in ("v", "vmax") or not gaps(sim.packing, vector).any()  # those start above 0, gaps included

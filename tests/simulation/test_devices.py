@@ -1,4 +1,4 @@
-"""Whole runs on a device that is not the CPU (``tests/pretend.py``): every method, every companion of the model.
+"""Whole runs on a device that is not the CPU (``tests/pretend.py``): every method, whatever travels with the model.
 
 Nothing mixes devices (the pretend device refuses it), the results are those of the same operations on the CPU, and what
 crosses the border between host and device is counted: outside the training of clients it does not grow with them.
@@ -194,7 +194,7 @@ def reference_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def vectors(sim: ff.Simulation) -> dict[str, Tensor]:
     """All that a run has come to, by name, on the CPU."""
-    return {name: held(tensor) for name, tensor in sim._tensors().items()}
+    return {name: held(tensor) for name, tensor in sim.tensors().items()}
 
 
 def without_evaluation(row: dict[str, Any]) -> dict[str, Any]:
@@ -376,7 +376,7 @@ def test_auto_is_batched_there_where_it_has_the_loss() -> None:
 
 def test_a_run_is_the_same_run_on_every_device() -> None:
     here, there = (CASES["FedAvg"].simulation("eager", device) for device in ("cpu", NAME))
-    assert here._run == there._run
+    assert here.saved.run == there.saved.run
 
 
 # ---- models, devices and threads that are given ---------------------------------------------------------------------

@@ -10,7 +10,7 @@ from torch import Tensor
 
 import fastfed as ff
 from fastfed.aggregate import Aggregate
-from fastfed.plan import Orders, Planner, Poisson, RoundPlan, SyncPlanner, Tuning
+from fastfed.plan import Planner, PlanTemplate, Poisson, RoundPlan, SyncPlanner, Tuning
 from fastfed.train import Outcome, RoundWork
 
 from .support import simulation
@@ -23,8 +23,8 @@ class Everyone:
     sets_epochs = False
     has_clock = False
 
-    def begin(self, orders: Orders, bytes_moved: int) -> Planner:
-        return SyncPlanner(orders, Poisson(1.0))
+    def begin(self, template: PlanTemplate, bytes_moved: int) -> Planner:
+        return SyncPlanner(template, Poisson(1.0))
 
 
 def test_a_timing_of_ones_own() -> None:
@@ -78,10 +78,10 @@ def test_an_exchange_of_ones_own_is_asked_told_and_saved(tmp_path: Any) -> None:
     for one in (plain, sim):
         one.run(rounds=3, evaluate_every=0, progress=False)
     assert not torch.equal(sim.params, plain.params)
-    assert bool(sim.companion.mean.any())
+    assert bool(sim.exchanger.mean.any())
     sim.save(tmp_path)
     again = ff.Simulation.resume(tmp_path, model=sim.model, fed=sim.fed, exchange=Decayed())
-    assert torch.equal(again.companion.mean, sim.companion.mean)
+    assert torch.equal(again.exchanger.mean, sim.exchanger.mean)
 
 
 @dataclass(frozen=True)
@@ -104,16 +104,15 @@ class _Halving:
     def __init__(self, tuning: Tuning) -> None:
         self.tuning = tuning
 
-    def tune(self, plan: RoundPlan, outcome: Outcome, aggregate: Aggregate) -> Tuning:
+    def tune(self, plan: RoundPlan, outcome: Outcome, aggregate: Aggregate) -> None:
         assert self.tuning.lr is not None
         self.tuning = Tuning(self.tuning.lr / 2, self.tuning.epochs, self.tuning.batch_size)
-        return self.tuning
 
-    def state(self) -> dict[str, Tensor]:
+    def tensors(self) -> dict[str, Tensor]:
         return {}
 
-    def load(self, state: dict[str, Tensor]) -> Tuning:
-        return self.tuning
+    def load(self, tensors: dict[str, Tensor]) -> None:
+        """Nothing to take over."""
 
 
 def test_a_tuner_of_ones_own() -> None:

@@ -204,16 +204,14 @@ def test_a_round_without_a_learning_rate_teaches_scaffold_nothing() -> None:
     scaffold, waits = ff.methods.scaffold(0.1), list[dict[str, Tensor]]()
     for rounds in (1, 2):
         sim = ran(rounds, **scaffold, **off_in_round_one)
-        assert sim.companion is not None
-        waits.append({"x": sim.params, **sim.companion.tensors()})
+        waits.append({"x": sim.params, **sim.exchanger.tensors()})
     assert all(torch.equal(waits[0][name], waits[1][name]) for name in waits[0])
 
 
 def test_a_common_variate_is_the_mean_of_all_where_clients_count_alike() -> None:
     """c = sum c_i / N, with c_i = 0 for clients not met yet, as long as a first c_i starts at c = 0: in round one."""
     sim = ran(1, cohort=[[0, 4, 9]], **ff.methods.scaffold(0.1), weights="uniform")
-    assert sim.companion is not None
-    held = sim.companion.tensors()
+    held = sim.exchanger.tensors()
     assert held["ids"].tolist() == [0, 4, 9]
     assert gap(held["common"], held["vectors"].sum(0) / CLIENTS) < 1e-6
 

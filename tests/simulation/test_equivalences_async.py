@@ -102,7 +102,7 @@ def cohorts_of(rounds: int = 5, **settings: Any) -> list[list[int]]:
     sim = ran(0, **settings)
     cohorts = []
     for _ in range(rounds):
-        plan = sim.planner.plan(sim.round, sim.tuning)
+        plan = sim.planner.plan(sim.round, sim.tuner.tuning)
         assert plan is not None
         cohorts.append(plan.cohort.tolist())
         sim.step()

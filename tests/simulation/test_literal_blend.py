@@ -18,7 +18,7 @@ import torch
 from scipy import stats
 
 import fastfed as ff
-from fastfed.plan.round import LocalWork, Orders, Tuning
+from fastfed.plan.round import LocalWork, PlanTemplate, Tuning
 from fastfed.train.threads import one_thread_per_operation
 
 from . import literal, literal_blend
@@ -155,7 +155,7 @@ def choices(case: Case) -> list[list[Choice]]:
     sim = simulation(torch.float64, "eager", case.simulated())
     found = []
     for t, cohort in enumerate(COHORTS):
-        plan = sim.planner.plan(t, sim.tuning)
+        plan = sim.planner.plan(t, sim.tuner.tuning)
         assert plan is not None
         assert plan.rule is not None
         assert plan.cohort.tolist() == sorted(cohort)
@@ -199,7 +199,7 @@ CLIENTS = 20
 def drawn_parts(seed: int, rounds: int) -> np.ndarray:
     """(rounds, clients) the part of every client."""
     blend = Blend([Part(ff.clients.SGD(lr=0.1), share=share) for share in SHARES])
-    orders = Orders(
+    template = PlanTemplate(
         sizes=torch.ones(CLIENTS, dtype=torch.int64),
         local=LocalWork(epochs=1),
         client=blend,
@@ -207,7 +207,7 @@ def drawn_parts(seed: int, rounds: int) -> np.ndarray:
         seed=seed,
     )
     everyone = torch.arange(CLIENTS)
-    plans = [orders.plan(t, everyone, Tuning()) for t in range(rounds)]
+    plans = [template.plan(t, everyone, Tuning()) for t in range(rounds)]
     return np.array([plan.rule.tolist() for plan in plans if plan.rule is not None])
 
 

@@ -105,7 +105,7 @@ def test_rows_tell_what_a_round_used(name: str) -> None:
     for t, _ in enumerate(steps(sim, ROUNDS)):
         row = sim.history.rounds[t]
         assert (row["client_lr"], row["epochs"], row["batch_size"]) == pytest.approx(used[t], rel=1e-10)
-        after = (sim.tuning.lr, sim.tuning.epochs, sim.tuning.batch_size)
+        after = (sim.tuner.tuning.lr, sim.tuner.tuning.epochs, sim.tuner.tuning.batch_size)
         assert after == pytest.approx(used[t + 1], rel=1e-10)
 
 

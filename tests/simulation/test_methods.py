@@ -358,7 +358,7 @@ def batches(case: Case, round: int, client: int) -> list[literal.Batch]:
 def kept(sim: ff.Simulation) -> Snapshot:
     """What a simulation keeps, under the names of the pseudo-code."""
     vectors = {"x": sim.params, **{name: tensor for name, tensor in sim.server.state.items() if tensor.dim() == 1}}
-    if sim.companion is not None and (held := sim.companion.tensors()):
+    if held := sim.exchanger.tensors():
         own = zip(held["ids"].tolist(), held["vectors"], strict=True)
         vectors |= {"c": held["common"], **{f"c{client}": vector for client, vector in own}}
     return {name: flat(sim.packing, vector) for name, vector in vectors.items()}
@@ -383,7 +383,7 @@ def test_a_method_is_its_pseudo_code(name: str) -> None:
     truth = run_literally(name, "float64")
     for t, sim in enumerate(simulate(CASES[name], torch.float64, "eager")):
         found = kept(sim)
-        is_delta = {"m"} if getattr(sim.settings["server"], "beta1", None) == 0 else set()  # nothing to keep
+        is_delta = {"m"} if getattr(sim.settings.server, "beta1", None) == 0 else set()  # nothing to keep
         assert set(found) == set(truth[t]) - is_delta
         for what, vector in found.items():
             wanted = truth[t][what]

@@ -52,8 +52,8 @@ def test_the_same_bits_for_any_number_of_threads(executor: str, method: str) -> 
     for sim in runs:
         sim.run(rounds=4, evaluate_every=2, progress=False)
     for sim in runs[1:]:
-        tensors = sim._tensors()
-        assert all(torch.equal(tensor, tensors[name]) for name, tensor in runs[0]._tensors().items())
+        tensors = sim.tensors()
+        assert all(torch.equal(tensor, tensors[name]) for name, tensor in runs[0].tensors().items())
         assert runs[0].history.without_seconds() == sim.history.without_seconds()
 
 

@@ -322,7 +322,7 @@ def test_a_run_on_several_devices_is_the_run_on_one(tmp_path: Path) -> None:
     one.run(2, evaluate_every=2, progress=False)
     several.run(1, evaluate_every=0, progress=False)
     again = ff.Simulation.resume(several.save(tmp_path), fed=several.fed, device="cpu,cpu")
-    assert again.settings["device"] == "cpu,cpu"
+    assert again.settings.device == "cpu,cpu"
     assert again.executor.name == "device"
     again.run(1, evaluate_every=2, progress=False)
     assert torch.equal(again.params, one.params)

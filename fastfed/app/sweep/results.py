@@ -12,7 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from ..files import write_whole
+from ...files import write_whole
 from ..report.statistics import Estimate, estimate
 from .outcome import PointOutcome, better, judged_by
 from .points import Point, label

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from ...files import write_whole
 from .. import runs
 from ..doctor import machine
-from ..files import write_whole
 from . import halving
 from .outcome import DONE, FAILED, INTERRUPTED, WAITING, PointOutcome, better, look
 from .points import Plan, Point, shortened

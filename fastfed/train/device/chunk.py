@@ -18,10 +18,11 @@ from ...clients import Client
 from ...data.resident import Resident, picked, upload
 from ...kernels import Stream
 from ...purposes import Purpose
-from ..batches import ChunkBatches, rows_of_clients
+from ..batches import rows_of_clients
 from ..work import RoundWork
 from .coefficients import batch_lengths
 from .inputs import Gathering
+from .orders import KernelBatches
 
 if TYPE_CHECKING:
     from ...kernels.triton.engine.layers import Draws, Layers
@@ -62,7 +63,7 @@ class Chunk:
         source, rows = store.portion(rows_of_clients(work, clients))
         self.stays = store is engine.resident and not store.streamed  # the next chunk reads the examples there, too
         self.gathering = Gathering(engine.network, source, engine.meaning)
-        self.batches = ChunkBatches(work, clients, self.device, rows=rows, widths=[self.batch] * self.longest)
+        self.batches = KernelBatches(work, clients, self.device, rows=rows, widths=[self.batch] * self.longest)
         self.known, self.rows = range(0), torch.empty(0)
         self.lengths = self.arena.put("lengths", batch_lengths(work, clients, self.longest).int())
         self._ids = self.arena.put("ids", work.ids[clients])

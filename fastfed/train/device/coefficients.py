@@ -14,9 +14,9 @@ from torch import Tensor
 from ...clients import Client
 from ...kernels import CLIENT_RULES, covers
 from ...kernels.layers import Convolution, Network, Place
-from ...kernels.phases import ACTIVE, COEFFICIENTS, REFRESH, ROOT_SCALE, STEP
-from ...kernels.phases import rules as torch_rules
+from ...kernels.passes import ACTIVE, COEFFICIENTS, REFRESH, ROOT_SCALE, STEP
 from ...kernels.table import ClientNumbers, client_numbers
+from ...kernels.torch_rules import rules as torch_rules
 from ...packing import Packing
 from ..batches import steps_taken
 from ..work import RoundWork
@@ -94,7 +94,7 @@ def learning_rates(work: RoundWork, optimizer: Client, clients: Tensor, steps: i
 def coefficients(work: RoundWork, optimizer: Client, clients: Tensor, steps: int) -> Tensor:
     """What the rule needs to know of each client at each step: (steps, clients, COEFFICIENTS) float32, on the host.
 
-    The same numbers as ``phases.client_step`` finds step by step.
+    The same numbers as ``passes.client_step`` finds step by step.
     """
     rule, n = CLIENT_RULES[optimizer.rule], numbers_of(optimizer)
     table = torch.ones((steps, len(clients), COEFFICIENTS), dtype=torch.float64)

@@ -49,6 +49,7 @@ class Device:
 
     name = "device"
     why = "every layer of the model has a device kernel"
+    predict = None
 
     def __init__(
         self,

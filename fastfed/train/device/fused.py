@@ -11,8 +11,8 @@ from torch import Tensor
 
 from ...data.resident import upload
 from ...kernels import CLIENT_RULES, client_state
+from ...kernels.client_call import ClientCall
 from ...kernels.layers import Dense
-from ...kernels.phases import ClientCall
 from .chunk import Chunk
 from .coefficients import coefficients, learning_rates, numbers_of
 
@@ -64,7 +64,7 @@ class FusedChunk(Chunk):
 
     @staticmethod
     def _rule(formula: str) -> Rule:
-        from ...kernels.triton.bound import rules
+        from ...kernels.triton.compiled import rules
         from ...kernels.triton.engine.rule import Rule
 
         return Rule(getattr(rules, f"direction_{formula}"))

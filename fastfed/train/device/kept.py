@@ -11,7 +11,7 @@ from ...data.resident import upload
 from ...program.lower import with_contrast
 from ..contrast import contrastive_losses
 from ..cosine import LeastCosine
-from ..optimizer import LocalOptimizer, Surroundings
+from ..optimizer import LocalOptimizer, StepContext
 from .chunk import Chunk
 from .coefficients import epochs_of
 
@@ -28,7 +28,7 @@ class KeptChunk(Chunk):
         work = self.work
         self.grad = torch.zeros_like(self.x)
         own = getattr(self.optimizer, "lr", None)
-        around = Surroundings(
+        around = StepContext(
             packing=self.engine.packing,
             anchor=self.start,
             lr=own if work.lr is None else upload(work.lr[self.clients], self.device),

@@ -26,6 +26,7 @@ from ..._version import __version__
 from ...cards import card_of
 from ...clients import Client
 from ...data import Examples, Pixels, Sparse
+from ...files import write_whole
 from ...losses import LossName
 from ...models import LSTM
 from ...packing import Packing
@@ -328,9 +329,7 @@ def run_and_keep(device: torch.device) -> Verdict:
     """Runs the self-test and keeps what it finds for later processes."""
     verdict, key = run(device), key_of(device)
     file = _file_of(key)
-    aside = file.with_suffix(f".{os.getpid()}")
-    aside.write_text(json.dumps({"key": key, "verdict": asdict(verdict)}, indent=1) + "\n")
-    aside.replace(file)  # another process reads all of it or nothing
+    write_whole(file, json.dumps({"key": key, "verdict": asdict(verdict)}, indent=1) + "\n")
     return verdict
 
 

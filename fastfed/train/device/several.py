@@ -29,6 +29,7 @@ class SeveralDevices:
     """
 
     name = Device.name
+    predict = None
 
     def __init__(
         self,

@@ -13,7 +13,7 @@ import triton.language as tl
 from torch import Tensor
 
 from ...layers import Shape
-from ..bound import device, total
+from ..compiled import device, total
 from ..launch import launch
 from .losses import IGNORED
 

@@ -16,7 +16,7 @@ import triton.language as tl
 from torch import Tensor
 
 from ...layers import Dense
-from ..bound import device, largest, total
+from ..compiled import device, largest, total
 from ..gradient import COEFFICIENTS
 from ..launch import launch
 from .losses import IGNORED

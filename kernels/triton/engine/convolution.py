@@ -16,7 +16,7 @@ import triton.language as tl
 from torch import Tensor
 
 from ...layers import Convolution
-from ..bound import device, total
+from ..compiled import device, total
 from ..launch import launch
 from .curves import activated, gated
 from .products import PRECISION, _settle_bias

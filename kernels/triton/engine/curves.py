@@ -7,7 +7,7 @@ Every function passes NaN on. Which curve is which number stands in ``layers.py`
 
 import triton.language as tl
 
-from ..bound import device
+from ..compiled import device
 
 
 @device

@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..bound import device, largest, rules, total
+from ..compiled import device, largest, rules, total
 from ..launch import launch
 from ..tiles import block_for, blocks_of
 from ..vectors import load, place, store, sum_of_squares

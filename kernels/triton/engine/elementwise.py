@@ -15,7 +15,7 @@ import triton.language as tl
 from torch import Tensor
 
 from ...layers import Shape
-from ..bound import device, philox
+from ..compiled import device, philox
 from ..launch import launch
 from .curves import activated, gated, sloped
 

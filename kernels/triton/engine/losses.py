@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..bound import device, largest, total
+from ..compiled import device, largest, total
 from ..launch import launch
 
 IGNORED = -100  # a label that counts for nothing

@@ -18,7 +18,7 @@ import triton.language as tl
 from torch import Tensor
 
 from ...layers import Windows
-from ..bound import device
+from ..compiled import device
 from ..launch import launch
 from .curves import gated
 

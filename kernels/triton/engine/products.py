@@ -18,7 +18,7 @@ import triton.language as tl
 from torch import Tensor
 
 from ...layers import Dense
-from ..bound import device, total
+from ..compiled import device, total
 from ..launch import launch
 from .curves import activated, gated
 from .rule import Rule, Sink, settle

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import triton.language as tl
 
 from ...sink import Sink
-from ..bound import device, largest, rules
+from ..compiled import device, largest, rules
 from ..cover_step import bits_of, covered_moment, minimum_around, raise_around, smaller_of_sides
 from ..gradient import REFRESH, STEP, coefficient, correct, direction, refreshed
 from ..vectors import load, store

@@ -15,7 +15,7 @@ import triton.language as tl
 from torch import Tensor
 
 from ...layers import Embedding, Recurrence
-from ..bound import device
+from ..compiled import device
 from ..launch import launch
 from .curves import sigmoid, tanh
 from .products import PRECISION

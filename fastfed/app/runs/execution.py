@@ -1,0 +1,180 @@
+"""Running: from a configuration to a directory with all that came of it, or on from what is there."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+import traceback
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from ...data import Federation
+from ...files import write_whole
+from ...saved import checkpoint as checkpoints
+from ...simulation import Simulation
+from ..config import CHANGE_NO_RESULT, Config, ConfigError
+from ..config.options import without_none
+from ..errors import first_line
+from .beginning import circumstances, create, now, refuse_existing
+from .directory import (
+    CHECKPOINT,
+    CONFIG,
+    INFO,
+    ROUNDS,
+    TRACEBACK,
+    DamagedRun,
+    Run,
+    RunExists,
+    RunFailed,
+    holds_run,
+    read,
+    read_json,
+    update,
+)
+
+_ENDS_IT = ("run.rounds", "run.until_clock", "run.target")  # --resume may change them: the rounds that were run stay
+
+
+def execute(
+    config: Config,
+    path: str | Path,
+    *,
+    resume: bool = False,
+    progress: bool | None = None,
+    fed: Federation | None = None,
+) -> Run:
+    """Runs a configuration in a directory. With `resume` it goes on with the run that is there, if there is one; what
+    is finished stays as it is.
+
+    `progress` as in ``Simulation.run``; `fed` where the data is loaded already. Raises `ConfigError` or `RunExists`
+    before anything of a run is changed, `RunFailed` if it breaks down; Ctrl-C leaves a checkpoint, and is passed on.
+    """
+    home = Path(path)
+    sim = None
+    if not resume or not holds_run(home):
+        refuse_existing(home)
+        sim = config.simulation(fed)
+        create(home, config, sim)
+    elif is_finished(config, home):
+        return read(home)
+    with alone(home):
+        sim = _resumed(config, home, fed) if sim is None else sim
+        with _noting_its_end(home):
+            asked = {**config.run_settings, "until": config.run_settings.get("rounds")}
+            asked.pop("rounds", None)
+            sim.run(**asked, checkpoint=home / CHECKPOINT, log=home / ROUNDS, progress=progress)
+    return read(home)
+
+
+def is_finished(config: Config, path: str | Path) -> bool:
+    """Whether a directory holds this run, done. A run of another configuration is refused."""
+    run = read(path)
+    difference = difference_from(run, config)
+    if difference is not None:
+        raise ConfigError(f"{difference}; --resume goes on with the same run")
+    changed = _differences(run.config, without_none(config.resolved()))
+    return run.status == "done" and not any(key in changed for key in _ENDS_IT)
+
+
+def difference_from(run: Run, config: Config) -> str | None:
+    """What makes a configuration another run than this one, in words; None where it is the same, longer perhaps."""
+    for key, (before, asked) in _differences(run.config, without_none(config.resolved())).items():
+        if key not in (*CHANGE_NO_RESULT, *_ENDS_IT):
+            return f"{key}: the run in {run.path} has {before!r}, got {asked!r}"
+    return None
+
+
+def _differences(before: Mapping[str, Any], now: Mapping[str, Any], prefix: str = "") -> dict[str, tuple[Any, Any]]:
+    """The dotted keys whose values differ, with both."""
+    found: dict[str, tuple[Any, Any]] = {}
+    for key in (*before, *(key for key in now if key not in before)):
+        one, other = before.get(key), now.get(key)
+        if isinstance(one, Mapping) and isinstance(other, Mapping):
+            found |= _differences(one, other, f"{prefix}{key}.")
+        elif one != other:
+            found[prefix + key] = (one, other)
+    return found
+
+
+def _resumed(config: Config, home: Path, fed: Federation | None) -> Simulation:
+    """The simulation of a run as its last checkpoint has it, or from its beginning if it came to none."""
+    if checkpoints.all_of(home / CHECKPOINT):
+        fed, model = config.federation() if fed is None else fed, config.make_model()
+        try:
+            sim = Simulation.resume(home / CHECKPOINT, model=model, fed=fed, threads=config.settings.get("threads"))
+        except (ValueError, OSError) as error:
+            raise RunFailed(f"{home}: cannot go on: {error}") from error
+    else:
+        sim = config.simulation(fed)
+    with _any_error_as_run_failed(home):
+        write_whole(home / CONFIG, config.toml())
+        update(home, status="running", error=None, finished=None, **circumstances(sim))
+    return sim
+
+
+@contextmanager
+def alone(home: Path) -> Iterator[None]:
+    """Nobody else goes on with the run meanwhile. The lock is the system's, which lets go of it whatever becomes of us;
+    a disk without locks does without."""
+    handle = os.open(home, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise RunExists(f"{home}: another process is at work on this run; wait for it, or stop it") from None
+        except OSError:
+            pass
+        yield
+    finally:
+        os.close(handle)
+
+
+@contextmanager
+def _noting_its_end(home: Path) -> Iterator[None]:
+    """While it runs; then run.json tells how it ended, and how long it took in all."""
+    began, before = time.monotonic(), float(read_json(home / INFO)["seconds"])
+
+    def ended(status: str, error: str | None = None) -> None:
+        update(home, status=status, error=error, finished=now(), seconds=before + time.monotonic() - began)
+
+    try:
+        with _any_error_as_run_failed(home):
+            yield
+            ended("done")
+    except RunFailed as error:
+        with suppress(OSError, DamagedRun):  # the disk may be what failed
+            ended("failed", str(error))
+        raise
+    except BaseException as error:  # Ctrl-C above all
+        with suppress(OSError, DamagedRun):
+            ended("interrupted", None if isinstance(error, KeyboardInterrupt) else repr(error))
+        raise
+
+
+@contextmanager
+def _any_error_as_run_failed(home: Path) -> Iterator[None]:
+    """Any error as one sentence; what nobody expected leaves its traceback beside the run."""
+    try:
+        yield
+    except Exception as error:
+        disk = _disk_error(error)
+        if disk is not None:
+            stays = "what was there stays, and --resume goes on from it"
+            raise RunFailed(f"{home}: cannot be written: {disk.strerror or disk}; {stays}") from error
+        with suppress(OSError):
+            (home / TRACEBACK).write_text("".join(traceback.format_exception(error)))
+        raise RunFailed(
+            f"{home}: the run failed: {type(error).__name__}: {first_line(error)} (see {TRACEBACK} there)"
+        ) from error
+
+
+def _disk_error(error: BaseException | None) -> OSError | None:
+    """The system's refusal behind an error, also where saving a last checkpoint failed in its turn."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno is not None:
+            return error
+        error = error.__cause__ or error.__context__
+    return None

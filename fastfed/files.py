@@ -1,0 +1,42 @@
+"""Files and directories that are there as a whole or not at all: written aside, then renamed."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+
+@contextmanager
+def aside(target: Path, *, synced: bool = False) -> Iterator[Path]:
+    """Where to write what is to be `target`: a path beside it, renamed at the end of the block, and removed if the
+    block fails. Only a killed process leaves it behind: ``.<name>.<process>.tmp``. `synced`: a file's contents reach
+    the disk before its name does, so that not even a crash of the machine leaves half of it."""
+    scratch = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    try:
+        yield scratch
+        if synced:
+            with scratch.open("rb") as file:
+                os.fsync(file.fileno())
+        os.replace(scratch, target)
+    except BaseException:
+        if scratch.is_dir():
+            shutil.rmtree(scratch, ignore_errors=True)
+        else:
+            scratch.unlink(missing_ok=True)
+        raise
+
+
+def write_whole(target: Path, text: str) -> None:
+    """Writes a file of text (UTF-8), in place of one that may be there."""
+    with aside(target) as scratch:
+        scratch.write_text(text, encoding="utf-8")
+
+
+def as_json(value: Mapping[str, Any]) -> str:
+    """The text of a JSON file that people may read, too. What JSON lacks is refused: NaN and infinities."""
+    return json.dumps(value, indent=1, allow_nan=False) + "\n"

@@ -1,0 +1,54 @@
+"""Client-centric rounds: clients start from one of the newest models and train as long as they like."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..kernels import Stream
+from ..purposes import Purpose
+from .participation import Uniform, uniforms
+from .round import Memoryless, PlanTemplate, RoundPlan, Tuning, age_columns
+
+
+@dataclass
+class CentricPlanner(Memoryless):
+    """Every round, `buffer` clients, each from one of the newest `max_delay` + 1 models and for 1 to `most_epochs`
+    epochs, all as likely (None: as long as the local work says). `version` counts the server's steps."""
+
+    template: PlanTemplate
+    buffer: int
+    max_delay: int
+    most_epochs: int | None
+    version: int = 0
+
+    def plan(self, round: int, tuning: Tuning, until: float = math.inf) -> RoundPlan:
+        seed = self.template.seed
+        cohort = Uniform(self.buffer).cohort(round, self.template.sizes.numel(), seed)
+        age = _drawn(len(cohort), min(self.max_delay, round) + 1, Stream(seed, Purpose.STALENESS, round))
+        epochs = None
+        if self.most_epochs is not None:
+            epochs = 1 + _drawn(len(cohort), self.most_epochs, Stream(seed, Purpose.EPOCHS, round))
+        return self.template.plan(round, cohort, tuning, epochs=epochs, age=age, columns=age_columns(age))
+
+    def commit(self) -> None:
+        self.version += 1
+
+    def versions(self) -> Sequence[int] | None:
+        """Those that the next round may draw, all but the newest."""
+        return range(max(0, self.version - self.max_delay), self.version)
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {"version": torch.tensor([self.version])}
+
+    def load(self, tensors: dict[str, Tensor]) -> None:
+        self.version = int(tensors["version"])
+
+
+def _drawn(n: int, below: int, stream: Stream) -> Tensor:
+    """`n` whole numbers below a bound, all as likely: int64."""
+    return (uniforms(n, stream) * below).long()

@@ -1,0 +1,113 @@
+"""The loop of a run: rounds until its end, with hooks around them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from .hooks import Hooked
+from .record.evaluate import metric_of
+
+if TYPE_CHECKING:
+    from .simulation import Simulation
+
+_MOST_ROUNDS = 1 << 31
+
+
+@dataclass(frozen=True)
+class End:
+    """Where a run ends: after so many `rounds` in all, or when a simulated clock comes to the time `clock` (seconds;
+    infinite: never). A round that the clock cuts is completed with the updates that are there if `flush`."""
+
+    rounds: int
+    clock: float = math.inf
+    flush: bool = False
+
+    @property
+    def known_rounds(self) -> int | None:
+        """After how many rounds it ends, if that is known."""
+        return None if self.rounds == _MOST_ROUNDS else self.rounds
+
+
+def end_of_run(sim: Simulation, rounds: int | None, until: int | None, until_clock: float | None, flush: bool) -> End:
+    """What the arguments of ``Simulation.run`` mean for a run that is where it is."""
+    if until_clock is not None:
+        if sim.clocked is None:
+            raise ValueError("until_clock: only a simulated clock (timing EventDriven or Waves) has a time")
+        if not 0 <= until_clock < math.inf:
+            raise ValueError(f"until_clock: must be a number of seconds >= 0, got {until_clock!r}")
+    last = _last_round(sim.round, rounds, until, until_clock)
+    if flush and until_clock is None:
+        raise ValueError("flush: only a run that ends by until_clock may leave a partly filled buffer")
+    affordable = sim.ledger.most_rounds()
+    last = last if affordable is None else min(last, max(sim.round, affordable))
+    return End(last, math.inf if until_clock is None else until_clock, flush)
+
+
+def _last_round(done: int, rounds: int | None, until: int | None, until_clock: float | None) -> int:
+    if rounds is None and until is None and until_clock is not None:
+        return _MOST_ROUNDS
+    if (rounds is None) == (until is None):
+        raise ValueError(f"rounds: give either rounds or until, got {rounds!r} and {until!r}")
+    wanted = rounds if until is None else until
+    if isinstance(wanted, bool) or not isinstance(wanted, int) or wanted < 0:
+        raise ValueError(f"rounds: must be a whole number >= 0, got {wanted!r}")
+    return done + wanted if until is None else wanted
+
+
+def check_target(sim: Simulation, target: Mapping[str, float] | None, evaluate_every: int, per_client: bool) -> None:
+    """A target is one that this run can measure."""
+    metric = metric_of(sim.settings.loss)
+    tested = {"test_loss", f"test_{metric}"} if sim.fed.test is not None else set()
+    spread = {f"client_{metric}_{part}" for part in ("mean", "p10", "p90")} if per_client else set()
+    for name in target or ():
+        if name != "train_loss" and name not in tested | spread:
+            known = ", ".join(["train_loss", *sorted(tested | spread)])
+            raise ValueError(f"target: this run does not measure {name!r}; it measures {known}")
+        if name != "train_loss" and not evaluate_every:
+            raise ValueError(f"target: {name} is never measured with evaluate_every=0")
+
+
+def run_rounds(sim: Simulation, end: End, hooks: Sequence[Hooked]) -> None:
+    """Rounds until the `end`, or until a hook asks to stop."""
+    begun: list[Hooked] = []
+    with ExitStack() as ends:  # of all hooks, even if one fails
+        try:
+            for hook in hooks:
+                hook.begin(sim)
+                begun.append(hook)
+                ends.callback(hook.end, sim)
+            _run_rounds(sim, end, hooks)
+        except BaseException:  # Ctrl-C above all, but nothing that was trained should be lost to any error
+            if sim.between_rounds:
+                for hook in begun:
+                    hook.interrupted(sim)
+            raise
+
+
+def _run_rounds(sim: Simulation, end: End, hooks: Sequence[Hooked]) -> None:
+    time_is_up = False
+    while sim.round < end.rounds and not time_is_up and not any(hook.asks_to_stop(sim) for hook in hooks):
+        row = sim.step_before(end.clock)
+        time_is_up = row is None
+        row = sim.flush() if time_is_up and end.flush else row
+        if row is not None:
+            last = time_is_up or _is_last(sim, end)
+            for hook in hooks:
+                hook.after_round(sim, row, last)
+                last = last or hook.asks_to_stop(sim)
+        else:
+            for hook in hooks:
+                hook.interrupted(sim)
+
+
+def _is_last(sim: Simulation, end: End) -> bool:
+    """Whether no other round is complete by the `end`."""
+    if sim.round == end.rounds or end.clock == math.inf or sim.clocked is None:
+        return sim.round == end.rounds
+    if sim.clocked.plan(sim.round, sim.tuner.tuning, end.clock) is not None:
+        return False
+    return not (end.flush and len(sim.clocked.arrived(sim.round, sim.tuner.tuning)))

@@ -1,0 +1,151 @@
+"""The server's ops: its state, one step along an aggregated delta, and the sum of deltas fused with the step."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .. import bind, check, registry
+from ..table import NON_NEGATIVE, SERVER_RULES, ServerNumbers, ServerRule, find_rule, resolve_options, server_numbers
+from .common import State, numbers_of
+
+_scalar_rules = bind.load("rules", "math", {"sqrt": math.sqrt, "maximum": max, "minimum": min})
+_NOTHING: frozenset[str] = frozenset()
+_STEP = frozenset({"step"})
+
+
+def server_state(
+    rule: str,
+    x: Tensor,
+    *,
+    beta1: float | None = None,
+    tau: float | None = None,
+    v0: float | None = None,
+    vmax0: float | None = None,
+    bias_correction: bool = False,
+) -> State:
+    """The state of a server rule at its start, for a model `x` of shape (d,): vectors m, v, vmax as the rule has them.
+
+    m starts at 0; it is left out where `beta1` (default: the rule's) is 0, because it would equal the delta. v starts
+    at `v0`, by default ``tau**2``; vmax at `vmax0`, by default v0. `bias_correction` adds the counter `step`.
+    """
+    entry = find_rule(SERVER_RULES, rule)
+    check.vector("x", x, dims=(1,))
+    given = {"beta1": beta1, "tau": tau}
+    options = {name: value for name, value in given.items() if value is not None}
+    if bias_correction:
+        options["bias_correction"] = True
+    known = {name: option for name, option in entry.options.items() if name != "lr"}
+    resolved = resolve_options(f"server rule {rule!r}", known, options)
+    start = _start_of_second_moment(entry, resolved, v0, vmax0)
+    state: State = {}
+    for name in entry.moments:
+        if name == "m" and resolved.get("beta1", 1.0) == 0:
+            continue
+        state[name] = torch.full_like(x, start.get(name, 0.0))
+    if bias_correction:
+        state["step"] = torch.zeros((), dtype=torch.int64)
+    return state
+
+
+def _start_of_second_moment(
+    entry: ServerRule, resolved: dict[str, Any], v0: float | None, vmax0: float | None
+) -> dict[str, float]:
+    for name, value, moment in (("v0", v0, "v"), ("vmax0", vmax0, "vmax")):
+        if value is not None and moment not in entry.moments:
+            raise ValueError(f"{name}: server rule {entry.name!r} keeps no {moment}")
+        if value is not None and not NON_NEGATIVE.admits(value):
+            raise ValueError(f"{name}: must be {NON_NEGATIVE.words}, got {value!r}")
+    start = resolved.get("tau", 0.0) ** 2 if v0 is None else float(v0)
+    return {"v": start, "vmax": start if vmax0 is None else float(vmax0)}
+
+
+def server_step(
+    rule: str, x: Tensor, delta: Tensor, state: State, *, backend: str | None = None, **options: Any
+) -> None:
+    """One step of the server: moves `x` (d,) along the aggregated `delta` (d,), and `state`, in place.
+
+    `delta` may be bfloat16 or float16 where x is float32. Options by rule, with defaults: ``lr`` (1 for sgd and
+    momentum, else required), ``momentum`` 0.9, ``beta1`` 0.9 (adagrad: 0), ``beta2`` 0.99, ``tau`` 1e-3,
+    ``second_moment_of`` "momentum" (ams: "delta"), ``bias_correction`` False.
+    """
+    numbers = numbers_of(server_numbers, options, rule)
+    entry = SERVER_RULES[rule]
+    moments = _moments(entry, state, numbers)
+    if not check.plainly_fine(x, (delta, *moments.values()), (), (), ()) or x.dim() != 1:
+        check.vector("x", x, dims=(1,))
+        check.delta("delta", delta, x, x.shape)
+        _check_moments(x, moments, [("delta", delta)])
+    if numbers.bias_correction:
+        numbers = _corrected(entry, state, numbers)
+    get = moments.get
+    registry.pick(backend, x).server_step(entry, x, delta, get("m"), get("v"), get("vmax"), numbers)
+    if numbers.bias_correction:
+        state["step"] += 1
+
+
+def aggregate_step(
+    rule: str,
+    x: Tensor,
+    deltas: Tensor,
+    weights: Tensor,
+    state: State,
+    *,
+    backend: str | None = None,
+    **options: Any,
+) -> None:
+    """`weighted_sum` of `deltas` (clients, d) with `weights` (clients,), fused with `server_step`: x and state in
+    place.
+
+    The sum never exists in memory. Options as in `server_step`.
+    """
+    numbers = numbers_of(server_numbers, options, rule)
+    entry = SERVER_RULES[rule]
+    moments = _moments(entry, state, numbers)
+    usual = check.plainly_fine(x, tuple(moments.values()), (), (), (deltas, weights)) and x.dim() == 1
+    if not usual or check.plain_deltas(deltas, weights) != x.numel():
+        check.vector("x", x, dims=(1,))
+        check.deltas("deltas", deltas)
+        check.delta("deltas", deltas, x, (deltas.shape[0], *x.shape))
+        check.weights("weights", weights, deltas)
+        _check_moments(x, moments, [("deltas", deltas), ("weights", weights)])
+        weights = weights.to(x.dtype)
+    if numbers.bias_correction:
+        numbers = _corrected(entry, state, numbers)
+    get = moments.get
+    registry.pick(backend, x).aggregate_step(entry, x, deltas, weights, get("m"), get("v"), get("vmax"), numbers)
+    if numbers.bias_correction:
+        state["step"] += 1
+
+
+def _moments(entry: ServerRule, state: State, numbers: ServerNumbers) -> State:
+    """The moments of a server state by name; without m where beta1 is 0 and the state does without."""
+    wanted = entry.moments
+    check.is_state(state, "server_state")
+    if len(state) == len(wanted) and all(name in state for name in wanted):
+        return state  # the usual case
+    if numbers.beta1 == 0 and "m" not in state and "beta1" in entry.options:
+        wanted = tuple(name for name in wanted if name != "m")
+    optional = _STEP if numbers.bias_correction else _NOTHING
+    check.names(tuple(state), wanted, optional, f"server_state({entry.name!r}, x)")
+    return {name: state[name] for name in wanted}
+
+
+def _check_moments(x: Tensor, moments: State, read: list[tuple[str, Tensor]]) -> None:
+    written = [("x", x)]
+    for name, tensor in moments.items():
+        check.like(f"state[{name!r}]", tensor, x)
+        written.append((f"state[{name!r}]", tensor))
+    check.disjoint(written, read)
+
+
+def _corrected(entry: ServerRule, state: State, numbers: ServerNumbers) -> ServerNumbers:
+    """The numbers with this step's bias correction in lr and root_scale."""
+    if "step" not in state:
+        raise ValueError("state: lacks step; make it with server_state(..., bias_correction=True)")
+    scales = _scalar_rules.server_scales_ams if entry.name == "ams" else _scalar_rules.server_scales
+    lr, root_scale = scales(numbers.lr, numbers.beta1, numbers.beta2, int(state["step"]) + 1)
+    return numbers._replace(lr=lr, root_scale=root_scale)
