@@ -25,6 +25,7 @@ from .commands.run import run
 from .commands.starter import init
 from .commands.sweep import sweep
 from .commands.terminal import FAILED, complain, exit_codes
+from .errors import first_line
 
 _TRACEBACK = "FASTFED_TRACEBACK"  # set in the environment: what nobody expected shows where it came from
 
@@ -59,8 +60,7 @@ def main() -> None:
     except Exception as error:
         if os.environ.get(_TRACEBACK):
             raise
-        first = (str(error).splitlines() or [""])[0]
-        complain(f"something unexpected: {type(error).__name__}: {first} ({_TRACEBACK}=1 shows where)")
+        complain(f"something unexpected: {type(error).__name__}: {first_line(error)} ({_TRACEBACK}=1 shows where)")
         sys.exit(FAILED)
 
 

@@ -20,6 +20,7 @@ from .. import kernels
 from .._version import __version__
 from ..cards import Card, find_cards, why_none
 from ..kernels import registry
+from .errors import first_line
 
 _NONE = "-"
 _SLOW = "reference"  # the oracle: always there, never the fast one
@@ -171,7 +172,7 @@ def _fails(name: str) -> str | None:
         kernels.server_step("yogi", wanted, delta, kernels.server_state("yogi", wanted), lr=0.1, backend=_SLOW)
         kernels.server_step("yogi", found, delta.to(device), kernels.server_state("yogi", found), lr=0.1, backend=name)
     except Exception as error:  # a broken installation can raise anything, and saying what is this command's whole task
-        return f"a small step failed: {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+        return f"a small step failed: {type(error).__name__}: {first_line(error)}"
     off = (found.cpu() - wanted).abs().max().item()
     return None if off < 1e-6 else f"a small step came out wrong by {off:.3g}"
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ..errors import first_line
 from .terminal import CommandError, bouts, console, told_plainly
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ def _place(device: str) -> Place:
     try:
         return find_place(device)
     except (ValueError, RuntimeError) as error:  # torch's own, for a word that names no device
-        raise typer.BadParameter(str(error).splitlines()[0], param_hint="--device") from None
+        raise typer.BadParameter(first_line(error), param_hint="--device") from None
 
 
 # ---- kernels --------------------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from ...data import DataError, Examples, Federation
 from ...losses import find_loss
+from ..errors import first_line
 from .errors import ConfigError, keyed, keys_in
 from .kinds import LOADERS, MODELS, PARTITIONS, find, has_clients
 from .options import (
@@ -227,8 +228,9 @@ def check_fit(model: nn.Module, fed: Federation, loss: Any) -> None:
         find_loss(loss)(outputs, targets)
     except (RuntimeError, ValueError, IndexError, TypeError) as error:
         shapes = f"inputs {tuple(inputs.shape[1:])}, targets {tuple(targets.shape[1:])}"
-        problem = str(error).splitlines()[0]
-        raise ConfigError(f"model: does not fit {fed.name} ({shapes}) with the loss {loss!r}: {problem}") from error
+        raise ConfigError(
+            f"model: does not fit {fed.name} ({shapes}) with the loss {loss!r}: {first_line(error)}"
+        ) from error
     finally:
         model.train(training)
     largest = max((_largest_label(part) for part in (fed.examples, fed.test) if part is not None), default=-1)

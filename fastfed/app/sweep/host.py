@@ -35,6 +35,7 @@ from ...data import Federation
 from .. import runs
 from ..config import Config, ConfigError, parse
 from ..config.source import Data, Source
+from ..errors import first_line
 from .outcome import DONE, FAILED, INTERRUPTED
 from .points import shortened, with_threads
 
@@ -198,7 +199,7 @@ def _clear_unborn(home: Path) -> None:
 
 
 def _sentence(error: Exception) -> str:
-    first = (str(error).splitlines() or [""])[0]
+    first = first_line(error)
     known = (ConfigError, runs.RunExists, runs.DamagedRun, runs.RunFailed)
     return first if isinstance(error, known) and first else f"{type(error).__name__}: {first}"
 

@@ -19,6 +19,7 @@ from ..config import Config, ConfigError, parse
 from ..config import document as documents
 from ..config.errors import in_file
 from ..config.stand_ins import check_data, with_data
+from ..errors import first_line
 from ..report.entries import Entry, plain
 from .grid import is_number
 from .spec import TABLE, Spec, Variant, read_spec
@@ -127,8 +128,7 @@ def _checked(point: Point, metric: str | None) -> Config:
     try:
         config = parse(point.tables)
     except ConfigError as error:
-        first = str(error).splitlines()[0]
-        raise ConfigError(f"{first} (in the point {point.label})") from error
+        raise ConfigError(f"{first_line(error)} (in the point {point.label})") from error
     if metric is not None:
         _check_metric(metric, config)
     return config
