@@ -18,18 +18,19 @@ ROOT = Path(__file__).parent
 NATIVE = ("bind", "engine", "kernels", "simd")  # the parts of csrc/ that the extension is made of
 IS_X86 = platform.machine().lower() in ("x86_64", "amd64")
 
+AVX512 = ["-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl"]
 # One SIMD level per file, chosen at run time; csrc/simd/simd.h lists them. Rounding is the same at every level:
 # contraction into fused multiply-adds is off, so that the bits do not depend on the compiler's mood.
 SIMD_FLAGS = {
-    "blocks_avx2.cpp": ["-mavx2", "-mf16c"],
-    "blocks_avx512.cpp": ["-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mf16c", "-mprefer-vector-width=512"],
+    "vector_loops_avx2.cpp": ["-mavx2", "-mf16c"],
+    "vector_loops_avx512.cpp": [*AVX512, "-mf16c", "-mprefer-vector-width=512"],
     "pools_avx2.cpp": ["-mavx2"],
-    "pools_avx512.cpp": ["-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl"],
+    "pools_avx512.cpp": AVX512,
     # Matrix products are another matter: there the fused multiply-add is half of the speed, and nothing but the engine
     # uses them.
     "products_scalar.cpp": ["-ffp-contract=fast"],
     "products_avx2.cpp": ["-ffp-contract=fast", "-mavx2", "-mfma"],
-    "products_avx512.cpp": ["-ffp-contract=fast", "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mfma"],
+    "products_avx512.cpp": ["-ffp-contract=fast", *AVX512, "-mfma"],
 }
 COMMON_FLAGS = [
     "-std=c++17", "-O3", "-g0", "-fopenmp", "-fvisibility=hidden", "-ffp-contract=off", "-fno-math-errno",

@@ -41,9 +41,7 @@ template <class T> FF_FN T second_moment(T v, T q, T beta2, T gain2) { return be
 
 template <class T> FF_FN T yogi_moment(T v, T q, T gain2) { return v - gain2 * q * sign_of(v - q); }
 
-template <class T> FF_FN T preconditioned(T m, T v, T eps, T root_eps, T root_scale) {
-  return m / (root(v + root_eps) * root_scale + eps);
-}
+template <class T> FF_FN T preconditioned(T m, T v, T eps, T root_scale) { return m / (root(v) * root_scale + eps); }
 
 template <class T> FF_FN T corrected_gradient(T g, T x, T anchor, T correction, T weight_decay, T prox, T scale) {
   return scale * (g + weight_decay * x + prox * (x - anchor) + correction);
@@ -67,7 +65,6 @@ template <class T> FF_FN T mean_of_kept(T inner, T low, T high, T low_count, T h
   DO(beta2)                   \
   DO(gain2)                   \
   DO(tau)                     \
-  DO(root_eps)                \
   DO(root_scale)
 template <class T> struct ServerNumbers {
 #define FF_FIELD(name) T name;
@@ -98,7 +95,7 @@ struct ServerAdam {
     m = first_moment(m, delta, n.beta1, n.gain1);
     const T q = OfDelta ? delta * delta : m * m;
     v = second_moment(v, q, n.beta2, n.gain2);
-    x = x + n.lr * preconditioned(m, v, n.tau, n.root_eps, n.root_scale);
+    x = x + n.lr * preconditioned(m, v, n.tau, n.root_scale);
   }
 };
 
@@ -108,7 +105,7 @@ struct ServerYogi {
     m = first_moment(m, delta, n.beta1, n.gain1);
     const T q = OfDelta ? delta * delta : m * m;
     v = yogi_moment(v, q, n.gain2);
-    x = x + n.lr * preconditioned(m, v, n.tau, n.root_eps, n.root_scale);
+    x = x + n.lr * preconditioned(m, v, n.tau, n.root_scale);
   }
 };
 
@@ -119,7 +116,7 @@ struct ServerAms {
     const T q = OfDelta ? delta * delta : m * m;
     v = second_moment(v, q, n.beta2, n.gain2);
     vmax = larger(vmax, v);
-    x = x + n.lr * preconditioned(m, vmax, n.tau, n.root_eps, n.root_scale);
+    x = x + n.lr * preconditioned(m, vmax, n.tau, n.root_scale);
   }
 };
 
@@ -156,7 +153,7 @@ struct DirectionAdagrad {
   // m only in SM3's reference form, where the state carries it
   static constexpr bool has_m = false, has_v = true, corrects_bias = false;
   template <class T> FF_FN T of(T g, T& m, T v, const DirectionNumbers<T>& n) {
-    m = n.keep * first_moment(m, preconditioned(g, v, n.eps, n.root_eps, n.root_scale), n.beta1, n.gain1);
+    m = n.keep * first_moment(m, preconditioned(g, v + n.root_eps, n.eps, n.root_scale), n.beta1, n.gain1);
     return m;
   }
 };
@@ -165,7 +162,7 @@ struct DirectionAdam {
   static constexpr bool has_m = true, has_v = true, corrects_bias = true;
   template <class T> FF_FN T of(T g, T& m, T v, const DirectionNumbers<T>& n) {
     m = n.keep * first_moment(m, g, n.beta1, n.gain1);
-    return preconditioned(m, v, n.eps, n.root_eps, n.root_scale);
+    return preconditioned(m, v + n.root_eps, n.eps, n.root_scale);
   }
 };
 

@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-def plainly_fine(
+def surely_valid(
     x: Tensor,
     like: tuple[Tensor, ...],
     counters: tuple[Tensor, ...],
@@ -10,7 +10,7 @@ def plainly_fine(
     beside: tuple[Tensor, ...],
     /,
 ) -> bool: ...
-def plain_deltas(deltas: Tensor, weights: Tensor, /) -> int: ...
+def surely_valid_deltas(deltas: Tensor, weights: Tensor, /) -> int: ...
 def server_step(
     formula: int,
     x: Tensor,

@@ -1,8 +1,8 @@
 """Argument checks at the front door: every error names the argument, what it was and what it should be.
 
-Checks run before anything is written, on every backend alike. Where the compiled extension is there, `plainly_fine`
-and `plain_deltas` answer in half a microsecond for the usual call; everything they do not wave through is looked at
-here.
+Checks run before anything is written, on every backend alike. Where the compiled extension is there, `surely_valid`
+and `surely_valid_deltas` answer in half a microsecond for the usual call; everything they do not wave through is
+looked at here.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 try:
-    from fastfed._core import plain_deltas, plainly_fine
+    from fastfed._core import surely_valid, surely_valid_deltas
 except ImportError:
 
-    def plainly_fine(
+    def surely_valid(
         x: Tensor,
         like: tuple[Tensor, ...],
         counters: tuple[Tensor, ...],
@@ -25,7 +25,7 @@ except ImportError:
         """Without the extension nothing is waved through."""
         return False
 
-    def plain_deltas(deltas: Tensor, weights: Tensor, /) -> int:
+    def surely_valid_deltas(deltas: Tensor, weights: Tensor, /) -> int:
         """Likewise."""
         return 0
 

@@ -35,7 +35,7 @@ class Axis:
 
 
 @dataclass(frozen=True)
-class Block:
+class Matrix:
     """One tensor as a matrix; `row_offset` and `col_offset` place its row and column vectors among all tensors'."""
 
     offset: int
@@ -53,14 +53,14 @@ class Layout:
     """All tensors of a packed vector of `size` numbers."""
 
     size: int
-    blocks: tuple[Block, ...]
+    matrices: tuple[Matrix, ...]
     mu_size: int
     row_size: int
     col_size: int
 
 
 class Spans(NamedTuple):
-    """Where a block's axes stand among those of all blocks, one behind the other: of its rows, then of its columns."""
+    """Where a matrix's axes stand among those of all, one behind the other: of its rows, then of its columns."""
 
     row_first: int
     row_end: int
@@ -69,11 +69,11 @@ class Spans(NamedTuple):
 
 
 def axis_spans(layout: Layout) -> list[Spans]:
-    """The spans of every block."""
+    """The spans of every matrix."""
     spans, first = [], 0
-    for block in layout.blocks:
-        middle = first + len(block.row_axes)
-        spans.append(Spans(first, middle, middle, middle + len(block.col_axes)))
+    for matrix in layout.matrices:
+        middle = first + len(matrix.row_axes)
+        spans.append(Spans(first, middle, middle, middle + len(matrix.col_axes)))
         first = spans[-1].col_end
     return spans
 
@@ -119,7 +119,7 @@ def check_state(state: Mapping[str, Tensor], x: Tensor) -> None:
 @lru_cache(maxsize=64)
 def _decode(raw: bytes) -> Layout:
     numbers = torch.frombuffer(bytearray(raw), dtype=torch.int64).tolist()
-    blocks: list[Block] = []
+    matrices: list[Matrix] = []
     at, mu_end, row_offset, col_offset = 1, 0, 0, 0
     while at < len(numbers):
         offset, mu_offset, split, rank = numbers[at : at + 4]
@@ -127,11 +127,11 @@ def _decode(raw: bytes) -> Layout:
         at += 4 + rank
         rows, row_axes = _side(shape[:split], mu_offset)
         cols, col_axes = _side(shape[split:], mu_offset + sum(shape[:split]))
-        blocks.append(Block(offset, rows, cols, row_offset, col_offset, row_axes, col_axes, shape))
+        matrices.append(Matrix(offset, rows, cols, row_offset, col_offset, row_axes, col_axes, shape))
         row_offset += rows
         col_offset += cols
         mu_end = mu_offset + sum(shape)
-    return Layout(numbers[0], tuple(blocks), mu_end, row_offset, col_offset)
+    return Layout(numbers[0], tuple(matrices), mu_end, row_offset, col_offset)
 
 
 def _side(sizes: tuple[int, ...], mu_offset: int) -> tuple[int, tuple[Axis, ...]]:
@@ -158,9 +158,9 @@ def expand(mu: Tensor, layout: Layout) -> Workspace:
     clients = mu.shape[0]
     row_min = mu.new_full((clients, layout.row_size), math.inf)
     col_min = mu.new_full((clients, layout.col_size), math.inf)
-    for block in layout.blocks:
-        _expand_side(mu, block.row_axes, row_min[:, block.row_offset : block.row_offset + block.rows])
-        _expand_side(mu, block.col_axes, col_min[:, block.col_offset : block.col_offset + block.cols])
+    for matrix in layout.matrices:
+        _expand_side(mu, matrix.row_axes, row_min[:, matrix.row_offset : matrix.row_offset + matrix.rows])
+        _expand_side(mu, matrix.col_axes, col_min[:, matrix.col_offset : matrix.col_offset + matrix.cols])
     return Workspace(layout, row_min, col_min, torch.zeros_like(row_min), torch.zeros_like(col_min))
 
 
@@ -180,9 +180,9 @@ def _along(mu: Tensor, axis: Axis, position: int, rank: int) -> Tensor:
 def fold(workspace: Workspace, mu_size: int) -> Tensor:
     """The maxima of `workspace` over every cover set, in mu's layout: (clients, mu_size)."""
     maxima = workspace.row_max.new_empty((workspace.row_max.shape[0], mu_size))
-    for block in workspace.layout.blocks:
-        _fold_side(workspace.row_max[:, block.row_offset : block.row_offset + block.rows], block.row_axes, maxima)
-        _fold_side(workspace.col_max[:, block.col_offset : block.col_offset + block.cols], block.col_axes, maxima)
+    for matrix in workspace.layout.matrices:
+        _fold_side(workspace.row_max[:, matrix.row_offset : matrix.row_offset + matrix.rows], matrix.row_axes, maxima)
+        _fold_side(workspace.col_max[:, matrix.col_offset : matrix.col_offset + matrix.cols], matrix.col_axes, maxima)
     return maxima
 
 

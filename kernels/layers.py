@@ -1,7 +1,7 @@
 """What a layer is to a device engine: plain descriptions, from which kernels are compiled and launched.
 
-A *value* of the forward pass is stored per client as rows of numbers: `rows` per example, `width` numbers each, their
-starts `stride` apart; images have a row per pixel, with their channels side by side. Nothing here needs a device.
+A *value* of the forward pass is stored per client as rows of numbers: `rows` per example, `channels` numbers each,
+their starts `stride` apart; images have a row per pixel, with their channels side by side. Nothing here needs a device.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ FROM_OUTPUT = (NONE, RELU, SIGMOID, TANH)  # their slope can be read off their o
 
 
 class Shape(NamedTuple):
-    """A value: `rows` per example of `width` numbers, `stride` apart."""
+    """A value: `rows` per example of `channels` numbers, `stride` apart."""
 
     rows: int
-    width: int
+    channels: int
     stride: int
 
     @property
@@ -108,11 +108,12 @@ class Norm(NamedTuple):
 
 
 class Embedding(NamedTuple):
-    """A table of `words` rows of `width` numbers; `rows` tokens per example; the token without gradient (-1: none)."""
+    """A vector of `channels` numbers for each of `words`; `rows` tokens per example; the token without gradient (-1:
+    none)."""
 
     weight: Place
     words: int
-    width: int
+    channels: int
     rows: int
     out_stride: int
     padding: int = -1

@@ -31,9 +31,9 @@ def yogi_moment(v, q, gain2):
     return v - gain2 * q * sign(v - q)
 
 
-def preconditioned(m, v, eps, root_eps, root_scale):
-    """m over the root of v; ``root_scale`` carries v's bias correction, ``root_eps`` sits inside the root."""
-    return m / (sqrt(v + root_eps) * root_scale + eps)
+def preconditioned(m, v, eps, root_scale):
+    """m over the root of v; ``root_scale`` carries v's bias correction."""
+    return m / (sqrt(v) * root_scale + eps)
 
 
 def corrected_gradient(g, x, anchor, correction, weight_decay, prox, scale):
@@ -77,14 +77,14 @@ def server_adam(x, delta, m, v, vmax, n, of_delta):
     m = first_moment(m, delta, n.beta1, n.gain1)
     q = delta * delta if of_delta else m * m
     v = second_moment(v, q, n.beta2, n.gain2)
-    return x + n.lr * preconditioned(m, v, n.tau, n.root_eps, n.root_scale), m, v, vmax
+    return x + n.lr * preconditioned(m, v, n.tau, n.root_scale), m, v, vmax
 
 
 def server_yogi(x, delta, m, v, vmax, n, of_delta):
     m = first_moment(m, delta, n.beta1, n.gain1)
     q = delta * delta if of_delta else m * m
     v = yogi_moment(v, q, n.gain2)
-    return x + n.lr * preconditioned(m, v, n.tau, n.root_eps, n.root_scale), m, v, vmax
+    return x + n.lr * preconditioned(m, v, n.tau, n.root_scale), m, v, vmax
 
 
 def server_ams(x, delta, m, v, vmax, n, of_delta):
@@ -92,7 +92,7 @@ def server_ams(x, delta, m, v, vmax, n, of_delta):
     q = delta * delta if of_delta else m * m
     v = second_moment(v, q, n.beta2, n.gain2)
     vmax = maximum(vmax, v)
-    return x + n.lr * preconditioned(m, vmax, n.tau, n.root_eps, n.root_scale), m, v, vmax
+    return x + n.lr * preconditioned(m, vmax, n.tau, n.root_scale), m, v, vmax
 
 
 # ---- client directions: (direction, m), v being the second moment of this step already ------------------------------
@@ -110,14 +110,15 @@ def direction_momentum(g, m, v, n, root_scale, keep):
 
 
 def direction_adagrad(g, m, v, n, root_scale, keep):
-    """With ``beta1 > 0``, m is a running mean of preconditioned gradients (the reference SM3's momentum)."""
-    m = keep * first_moment(m, preconditioned(g, v, n.eps, n.root_eps, root_scale), n.beta1, n.gain1)
+    """With ``beta1 > 0``, m is a running mean of preconditioned gradients; ``root_eps`` is SM3's alone (both as in its
+    reference implementation)."""
+    m = keep * first_moment(m, preconditioned(g, v + n.root_eps, n.eps, root_scale), n.beta1, n.gain1)
     return m, m
 
 
 def direction_adam(g, m, v, n, root_scale, keep):
     m = keep * first_moment(m, g, n.beta1, n.gain1)
-    return preconditioned(m, v, n.eps, n.root_eps, root_scale), m
+    return preconditioned(m, v + n.root_eps, n.eps, root_scale), m
 
 
 # ---- numbers per client (float64) -----------------------------------------------------------------------------------

@@ -64,7 +64,6 @@ class ServerScalars(NamedTuple):
     beta2: float
     gain2: float
     tau: float
-    root_eps: float
     root_scale: float
 
 
@@ -77,7 +76,6 @@ class ServerNumbers(NamedTuple):
     beta2: float
     gain2: float
     tau: float
-    root_eps: float
     root_scale: float
     of_delta: bool
     bias_correction: bool
@@ -318,7 +316,6 @@ def server_numbers(rule_name: str, names: tuple[str, ...] = (), *values: Any) ->
         beta2=float(beta2),
         gain2=1.0 if is_sum else 1.0 - beta2,
         tau=float(o.get("tau", 0.0)),
-        root_eps=0.0,
         root_scale=1.0,
         of_delta=o.get("second_moment_of") == "delta",
         bias_correction=o.get("bias_correction", False),

@@ -21,7 +21,7 @@ from fastfed.kernels.client_call import ClientCall
 from fastfed.kernels.passes import COEFFICIENTS
 from fastfed.kernels.registry import interpreting
 from fastfed.kernels.table import CLIENT_RULES, SERVER_RULES, client_numbers, server_numbers
-from fastfed.kernels.triton import tables
+from fastfed.kernels.triton import cover_tables
 from fastfed.kernels.triton.engine import deltas
 from fastfed.kernels.triton.launch import Launch, recorded
 from fastfed.kernels.triton.tiles import BLOCK, MATRIX_TILE
@@ -206,12 +206,12 @@ def cover_variant(setup: _ClientSetup) -> Variant:
     launch = _recorded("_cover_pass", lambda: backend.client_step(call))
     raises = call.rule.cover == "II"
     coefficients = COEFFICIENTS - (not raises)  # SM3-I has refreshed before
-    fields = tables.TILE_FIELDS + 1 + 6 * raises  # one is read twice; raising reads the sides again
+    fields = cover_tables.TILE_FIELDS + 1 + 6 * raises  # one is read twice; raising reads the sides again
     narrow = Counter({COEFFICIENT: coefficients, TABLE_FIELD: fields})
     for loop in (0, 1):
-        narrow += Counter({Access("ld", FLOAT, (loop,)): 1, Access("ld", 8, (loop,)): tables.AXIS_FIELDS})
+        narrow += Counter({Access("ld", FLOAT, (loop,)): 1, Access("ld", 8, (loop,)): cover_tables.AXIS_FIELDS})
     for loop in (2, 3) if raises else ():
-        narrow += Counter({Access("red", FLOAT, (loop,)): 1, Access("ld", 8, (loop,)): tables.AXIS_FIELDS})
+        narrow += Counter({Access("red", FLOAT, (loop,)): 1, Access("ld", 8, (loop,)): cover_tables.AXIS_FIELDS})
     return Variant(setup.name, launch, _update_bytes(call), narrow=narrow, elements=rows * cols, loops=2 + 2 * raises)
 
 

@@ -28,15 +28,15 @@ def _trained(program: Program) -> set[int]:
 
 def _of_instruction(step: Instruction, program: Program, inputs: Inputs, needs_input_gradient: bool) -> float:
     before, after = program.values[step.inputs[0]].spec, program.values[step.output].spec
-    (_, rows, width, *_), out = before, after[2]
+    (_, rows, channels, *_), out = before, after[2]
     passes = 3 if needs_input_gradient else 2
     if step.op == "linear":
-        return passes * 2.0 * rows * width * out
+        return passes * 2.0 * rows * channels * out
     if step.op == "conv2d":
         window = step.settings["kernel_h"] * step.settings["kernel_w"]
-        return passes * 2.0 * after[1] * out * width * window
+        return passes * 2.0 * after[1] * out * channels * window
     if step.op == "lstm":  # four gates; the products with the hidden state always need both gradients
-        return 2.0 * rows * 4 * out * (passes * width + 3 * out)
+        return 2.0 * rows * 4 * out * (passes * channels + 3 * out)
     if step.op == "sparse_linear":
         assert isinstance(inputs, Sparse)
         return 2 * 2.0 * inputs.columns.numel() / len(inputs) * out

@@ -1,5 +1,5 @@
 // The binding of the native engine: fastfed/train/native.py is its only caller.
-#include "bind/program.h"
+#include "bind/module.h"
 
 #include <ATen/Parallel.h>
 #include <pybind11/stl.h>
@@ -39,8 +39,8 @@ Loss loss_of(const std::string& name) {
 std::unique_ptr<Program> make_program(const std::vector<ValueTuple>& values, const std::vector<LayerTuple>& layers,
                                       int output, const std::string& loss, Size d) {
   std::vector<Shape> shapes;
-  for (const auto& [kind, rows, width, height, across] : values)
-    shapes.push_back({kind_of(kind), rows, width, height, across});
+  for (const auto& [kind, rows, channels, height, width] : values)
+    shapes.push_back({kind_of(kind), rows, channels, height, width});
   std::vector<Spec> specs;
   for (const auto& [op, inputs, out, params, settings] : layers) {
     Spec spec;
@@ -71,14 +71,14 @@ Examples examples_of(const py::dict& given, const Program& program) {
   const py::object inputs = given["inputs"], targets = given["targets"];
   if (input.kind == Kind::kSparse) {
     e.input_kind = InputKind::kSparse;
-    e.sparse_inputs = sparse_rows(inputs, e.count, input.width, "inputs");
+    e.sparse_inputs = sparse_rows(inputs, e.count, input.channels, "inputs");
   } else if (input.kind == Kind::kTokens) {
     e.input_kind = InputKind::kTokens;
     e.inputs = data<Size>(inputs, "inputs", e.count * input.rows);
   } else if (tensor(inputs, "inputs").scalar_type() == at::kByte) {
     e.input_kind = InputKind::kBytes;
     e.inputs = data<std::uint8_t>(inputs, "inputs", e.count * input.size());
-    const Size channels = input.kind == Kind::kImage ? input.width : 1;
+    const Size channels = input.kind == Kind::kImage ? input.channels : 1;
     const float* values = data<float>(given["byte_values"], "byte_values", channels * 256);
     e.byte_values.assign(values, values + channels * 256);
   } else {

@@ -42,4 +42,13 @@ template <class T> T* data_or_null(py::handle object, const char* name, std::int
   return object.is_none() ? nullptr : data<T>(object, name, numel);
 }
 
+// One vector (d,) is one row.
+struct RowCount {
+  std::int64_t clients, d;
+};
+inline RowCount rows_of(const at::Tensor& t, const char* name) {
+  FF_REQUIRE(t.dim() == 1 || t.dim() == 2, name, "(d,) or (clients, d)");
+  return {t.dim() == 2 ? t.size(0) : 1, t.size(-1)};
+}
+
 }  // namespace fastfed

@@ -85,16 +85,16 @@ void Batches::gather_floats(Size row, Size next, float* to) const {
   const Shape& shape = program_.values().front();
   const float* inputs = static_cast<const float*>(examples_->inputs);
   const float* from = inputs + row * shape.size();
-  if (shape.kind != Kind::kImage || shape.width == 1)
+  if (shape.kind != Kind::kImage || shape.channels == 1)
     return copy_ahead(shape.size(), from, inputs + next * shape.size(), to);
-  for (Size c = 0; c < shape.width; ++c)
-    for (Size p = 0; p < shape.rows; ++p) to[p * shape.width + c] = from[c * shape.rows + p];
+  for (Size c = 0; c < shape.channels; ++c)
+    for (Size p = 0; p < shape.rows; ++p) to[p * shape.channels + c] = from[c * shape.rows + p];
 }
 
 void Batches::gather_bytes(Size row, float* to) const {
   const Shape& shape = program_.values().front();
   const std::uint8_t* from = static_cast<const std::uint8_t*>(examples_->inputs) + row * shape.size();
-  const Size channels = shape.kind == Kind::kImage ? shape.width : 1, pixels = shape.size() / channels;
+  const Size channels = shape.kind == Kind::kImage ? shape.channels : 1, pixels = shape.size() / channels;
   for (Size c = 0; c < channels; ++c) {
     const float* value = examples_->byte_values.data() + c * 256;
     for (Size p = 0; p < pixels; ++p) to[p * channels + c] = value[from[c * pixels + p]];
@@ -136,7 +136,7 @@ void Batches::gather_targets(Size batch) {
       copy(size, static_cast<const float*>(examples_->targets) + row * size, targets_.data() + e * size);
     if (examples_->target_kind == TargetKind::kLabels) {
       const Size* from = static_cast<const Size*>(examples_->targets) + row * size;
-      const Size classes = program_.values()[std::size_t(program_.output())].width;
+      const Size classes = program_.values()[std::size_t(program_.output())].channels;
       for (Size t = 0; t < size; ++t) {
         if (from[t] >= classes || (from[t] < 0 && from[t] != -100))
           throw std::out_of_range("label " + std::to_string(from[t]) + " is not among the model's " +

@@ -115,25 +115,25 @@ double DeltaSum::add(float weight, float* x, const float* start, const RowMoves&
 
 // Returns `squares` with those of the rows, added one by one as Worker::delta_squares does.
 double DeltaSum::add_rows_of(float weight, const float* x, const float* start, const RowMoves& moves, double squares) {
-  const Size width = table_.width;
+  const Size channels = table_.channels;
   const auto take = [&](Size row, const float* from, float alpha) {
-    const Size begin = table_.offset + row * width;
-    return (first_touch(std::int32_t(row)) ? take_row<false> : take_row<true>)(width, weight, from + begin, alpha,
+    const Size begin = table_.offset + row * channels;
+    return (first_touch(std::int32_t(row)) ? take_row<false> : take_row<true>)(channels, weight, from + begin, alpha,
                                                                                moves.workspace, start + begin,
                                                                                sum_.data() + begin);
   };
   for (std::int32_t row : moves.touched) {
     const bool goes_on = moves.pending && moves.pending->has(row);
     if (goes_on)
-      moves.pending->take(row, width, moves.workspace);
+      moves.pending->take(row, channels, moves.workspace);
     else
-      std::fill(moves.workspace, moves.workspace + width, 0.0f);
+      std::fill(moves.workspace, moves.workspace + channels, 0.0f);
     squares += take(row, x, goes_on ? moves.alpha : 0.0f);
   }
   if (!moves.pending) return squares;
   for (Size row : moves.pending->touched()) {
     if (moves.moved[row]) continue;
-    moves.pending->take(row, width, moves.workspace);
+    moves.pending->take(row, channels, moves.workspace);
     squares += take(row, start, moves.alpha);
   }
   return squares;
@@ -148,18 +148,18 @@ void DeltaSum::add(const DeltaSum& other) {
       add_to(n, other.sum_.data() + begin, sum_.data() + begin);
   });
   for (std::int32_t row : other.touched_) {
-    const Size begin = table_.offset + row * table_.width;
+    const Size begin = table_.offset + row * table_.channels;
     if (first_touch(row))
-      std::memcpy(sum_.data() + begin, other.sum_.data() + begin, std::size_t(table_.width) * sizeof(float));
+      std::memcpy(sum_.data() + begin, other.sum_.data() + begin, std::size_t(table_.channels) * sizeof(float));
     else
-      add_to(table_.width, other.sum_.data() + begin, sum_.data() + begin);
+      add_to(table_.channels, other.sum_.data() + begin, sum_.data() + begin);
   }
   fresh_ = false;
 }
 
 const float* DeltaSum::at(Size begin) const {
   const bool in_table = tracks_ && begin >= table_.offset && begin < table_.end();
-  const bool held = in_table ? is_touched_[std::size_t((begin - table_.offset) / table_.width)] : !fresh_;
+  const bool held = in_table ? is_touched_[std::size_t((begin - table_.offset) / table_.channels)] : !fresh_;
   return held ? sum_.data() + begin : nullptr;
 }
 
@@ -233,10 +233,11 @@ void LaneTree::write(const std::vector<Table>& tables, float* out, int threads) 
   });
   for (const Table& table : tables)
     for_tasks((table.rows + kTransposedRows - 1) / kTransposedRows, threads, [&](Size task, int) {
-      std::vector<float> room(roots * std::size_t(table.width)), rows(std::size_t(kTransposedRows * table.width));
+      std::vector<float> room(roots * std::size_t(table.channels)), rows(std::size_t(kTransposedRows * table.channels));
       const Size first = task * kTransposedRows, count = std::min(kTransposedRows, table.rows - first);
       for (Size r = 0; r < count; ++r)
-        write_part(table.offset + (first + r) * table.width, table.width, room.data(), rows.data() + r * table.width);
+        write_part(table.offset + (first + r) * table.channels, table.channels, room.data(),
+                   rows.data() + r * table.channels);
       rows_to_torch_order(table, first, count, rows.data(), out);
     });
 }

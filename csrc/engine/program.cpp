@@ -92,7 +92,7 @@ void Program::plan(std::vector<Spec>& specs) {
 }
 
 void Program::note_table(Spec& spec) {
-  const Table table{spec.params.at(0), spec.input_shapes[0].width, spec.output_shape.width};
+  const Table table{spec.params.at(0), spec.input_shapes[0].channels, spec.output_shape.channels};
   const auto place = std::lower_bound(tables_.begin(), tables_.end(), table,
                                       [](const Table& a, const Table& b) { return a.offset < b.offset; });
   if (place != tables_.end() && place->offset == table.offset) return;  // shared

@@ -136,10 +136,10 @@ struct Interrupted : std::exception {};
 class DeltaSum;
 class Worker;
 
-// The weight of a sparse layer in the packed vector: a row (width,) for every column of the input.
+// The weight of a sparse layer in the packed vector: a row (channels,) for every column of the input.
 struct Table {
-  Size offset = 0, rows = 0, width = 0;
-  Size end() const { return offset + rows * width; }
+  Size offset = 0, rows = 0, channels = 0;
+  Size end() const { return offset + rows * channels; }
 };
 
 class Program {

@@ -57,14 +57,14 @@ double TrackedRows::gradient_bound(const Frame& frame) const {
 
 void TrackedRows::apply(const Frame& frame, float* x) {
   for (Size row : groups_.touched()) {
-    const Size begin = table_.offset + row * table_.width;
-    groups_.take(row, table_.width, frame.workspace);
+    const Size begin = table_.offset + row * table_.channels;
+    groups_.take(row, table_.channels, frame.workspace);
     if (!moved_[std::size_t(row)]) {
       moved_[std::size_t(row)] = 1;
       touched_.push_back(std::int32_t(row));
-      copy(table_.width, frame.start + begin, x + begin);
+      copy(table_.channels, frame.start + begin, x + begin);
     }
-    add_scaled(table_.width, -frame.lr, frame.workspace, x + begin);
+    add_scaled(table_.channels, -frame.lr, frame.workspace, x + begin);
   }
   pending_ = false;
 }

@@ -31,7 +31,7 @@ class TrackedRows {
   // work(begin, n) for every run of x that may differ from start.
   template <class Work> void for_moved(Work work) const {
     for_dense(work);
-    for (std::int32_t row : touched_) work(table_.offset + row * table_.width, table_.width);
+    for (std::int32_t row : touched_) work(table_.offset + row * table_.channels, table_.channels);
   }
   // Of that what is not in the tracked table.
   template <class Work> void for_dense(Work work) const {

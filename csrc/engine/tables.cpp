@@ -31,13 +31,13 @@ void to_engine_order(const std::vector<Table>& tables, Size d, const float* pack
   for (const Table& table : tables)
     for_tasks((table.rows + kTransposedRows - 1) / kTransposedRows, threads, [&](Size task, int) {
       const Size first = task * kTransposedRows, count = std::min(kTransposedRows, table.rows - first);
-      transpose_block(table.width, count, packed + table.offset + first, table.rows,
-                      engine + table.offset + first * table.width, table.width);
+      transpose_block(table.channels, count, packed + table.offset + first, table.rows,
+                      engine + table.offset + first * table.channels, table.channels);
     });
 }
 
 void rows_to_torch_order(const Table& table, Size first, Size count, const float* rows, float* packed) {
-  transpose_block(count, table.width, rows, table.width, packed + table.offset + first, table.rows);
+  transpose_block(count, table.channels, rows, table.channels, packed + table.offset + first, table.rows);
 }
 
 }  // namespace fastfed

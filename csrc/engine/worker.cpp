@@ -119,10 +119,10 @@ LossResult Worker::loss() {
   const Shape& shape = program_.values()[std::size_t(program_.output())];
   const Size numbers = frame_.batch * shape.size();
   if (program_.loss() == Loss::kCrossEntropy)
-    return cross_entropy(frame_.batch * shape.rows, shape.width, slot.data, batches_.labels(), slot.grad);
+    return cross_entropy(frame_.batch * shape.rows, shape.channels, slot.data, batches_.labels(), slot.grad);
   if (program_.loss() == Loss::kMse) return mse(numbers, slot.data, batches_.targets(), slot.grad);
   if (batches_.has_sparse_targets())
-    return binary_cross_entropy_sparse(frame_.batch, shape.width, slot.data, batches_.sparse_targets(), frame_.rows,
+    return binary_cross_entropy_sparse(frame_.batch, shape.channels, slot.data, batches_.sparse_targets(), frame_.rows,
                                        slot.grad);
   return binary_cross_entropy_dense(numbers, slot.data, batches_.targets(), slot.grad);
 }
@@ -279,11 +279,11 @@ void Worker::previous_gradient(const Optimizer& o) {
   const ClientNumbers& n = o.numbers;
   float *model = state_[kPreviousModel].data(), *gradient = state_[kPreviousGradient].data();
   pass(model, grads_.data(), false, 0.0f);
-  blocks<float>().correct(program_.d(), gradient, grads_.data(), model, n.prox > 0 ? start_ : nullptr, correction_of(),
-                          float(n.weight_decay), float(n.prox), 1.0f);
+  vector_loops<float>().correct(program_.d(), gradient, grads_.data(), model, n.prox > 0 ? start_ : nullptr,
+                                correction_of(), float(n.weight_decay), float(n.prox), 1.0f);
   if (n.clip > 0) {
-    const double norm = std::sqrt(blocks<float>().squares(program_.d(), gradient));
-    blocks<float>().multiply(program_.d(), gradient, float(clip_scale(norm, n.clip)));
+    const double norm = std::sqrt(vector_loops<float>().squares(program_.d(), gradient));
+    vector_loops<float>().multiply(program_.d(), gradient, float(clip_scale(norm, n.clip)));
   }
 }
 
@@ -335,7 +335,7 @@ void Worker::begin(Size position) {
 }
 
 double Worker::delta_squares() const {
-  const auto squares = blocks<float>().change_squares;
+  const auto squares = vector_loops<float>().change_squares;
   double sum = 0;
   rows_.for_moved([&](Size begin, Size n) { sum += squares(n, x_.data() + begin, start_ + begin); });
   return sum;

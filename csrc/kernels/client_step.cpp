@@ -68,7 +68,7 @@ template <class T> class Stepper {
   }
 
   void sum_gradient_squares() {
-    const auto squares = blocks<T>().squares;
+    const auto squares = vector_loops<T>().squares;
     sum_spans(kChunk, [&](std::int64_t, std::int64_t, std::int64_t n, const T* g) { return squares(n, g); });
   }
 
@@ -87,7 +87,7 @@ template <class T> class Stepper {
   }
 
   void choose_delta_sgd() {
-    const auto change_squares = blocks<T>().change_squares;
+    const auto change_squares = vector_loops<T>().change_squares;
     const T* before = vec().previous_grad ? vec().previous_grad : vec().grad_prev;
     sum_spans(kChunk, [&](std::int64_t, std::int64_t offset, std::int64_t n, const T* g) {
       return change_squares(n, g, before + offset);
@@ -107,7 +107,7 @@ template <class T> class Stepper {
 
   // Delta-SGD's update: moves x, keeps the gradient, measures the move.
   void measured_update() {
-    const auto move = blocks<T>().measured_move;
+    const auto move = vector_loops<T>().measured_move;
     sum_spans(kSpan, [&](std::int64_t client, std::int64_t offset, std::int64_t n, const T* g) {
       if (vec().grad_prev) std::memcpy(vec().grad_prev + offset, g, std::size_t(n) * sizeof(T));
       return move(n, vec().x + offset, g, T(k_[std::size_t(client)].step));
@@ -131,7 +131,7 @@ template <class T> class Stepper {
   void apply_floor() {
     sum_spans(kChunk, [&](std::int64_t client, std::int64_t offset, std::int64_t n, const T* g) {
       const Coefficients& k = k_[std::size_t(client)];
-      const auto squares = blocks<T>().direction_squares[step_.formula][k.refresh];
+      const auto squares = vector_loops<T>().direction_squares[step_.formula][k.refresh];
       return squares(n, g, at(vec().m, offset), at(vec().v, offset), direction_numbers<T>(numbers(), k));
     });
     for_active([&](std::int64_t i, Coefficients& k) {
@@ -145,12 +145,12 @@ template <class T> class Stepper {
       const std::int64_t client = task / chunks, begin = task % chunks * kChunk;
       const Coefficients& k = k_[std::size_t(client)];
       if (!k.active) return;
-      const auto rule = blocks<T>().client[step_.formula][k.refresh];
+      const auto loop = vector_loops<T>().client[step_.formula][k.refresh];
       const DirectionNumbers<T> n = direction_numbers<T>(numbers(), k);
       const std::int64_t length = std::min(kChunk, vec().d - begin);
       gradient_.for_spans(client, k, begin, length, kChunk, [&](std::int64_t i, std::int64_t count, const T* g) {
         const std::int64_t offset = client * vec().d + i;
-        rule(count, vec().x + offset, g, at(vec().m, offset), at(vec().v, offset), T(k.step), n);
+        loop(count, vec().x + offset, g, at(vec().m, offset), at(vec().v, offset), T(k.step), n);
       });
     });
   }
@@ -186,18 +186,18 @@ CoverLayout read_layout(const std::int64_t* numbers, std::int64_t count, std::in
     const std::int64_t split = head[2], rank = head[3];
     for (std::int64_t i = 0; i < rank; ++i)
       if (head[4 + i] < 1) throw std::invalid_argument("state['cover']: holds an axis without entries");
-    CoverBlock block{head[0], 0, 0, layout.row_size, layout.col_size, {}, {}};
+    CoverMatrix matrix{head[0], 0, 0, layout.row_size, layout.col_size, {}, {}};
     std::int64_t row_mu = 0;
     for (std::int64_t i = 0; i < split; ++i) row_mu += head[4 + i];
-    block.rows = read_side(head + 4, split, head[1], block.row_axes);
-    block.cols = read_side(head + 4 + split, rank - split, head[1] + row_mu, block.col_axes);
-    if (block.offset < 0 || block.offset + block.rows * block.cols > d || head[1] != layout.mu_size)
+    matrix.rows = read_side(head + 4, split, head[1], matrix.row_axes);
+    matrix.cols = read_side(head + 4 + split, rank - split, head[1] + row_mu, matrix.col_axes);
+    if (matrix.offset < 0 || matrix.offset + matrix.rows * matrix.cols > d || head[1] != layout.mu_size)
       throw std::invalid_argument("state['cover']: does not describe x");
     layout.mu_size += row_mu;
     for (std::int64_t i = split; i < rank; ++i) layout.mu_size += head[4 + i];
-    layout.row_size += whole_lines(block.rows);
-    layout.col_size += whole_lines(block.cols);
-    layout.blocks.push_back(std::move(block));
+    layout.row_size += whole_lines(matrix.rows);
+    layout.col_size += whole_lines(matrix.cols);
+    layout.matrices.push_back(std::move(matrix));
     at_number += 4 + rank;
   }
   return layout;

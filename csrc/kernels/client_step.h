@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "simd/blocks.h"
+#include "simd/vector_loops.h"
 
 namespace fastfed {
 
@@ -76,12 +76,12 @@ struct ClientScalars {
 struct CoverAxis {
   std::int64_t mu_offset, size, stride;
 };
-struct CoverBlock {
+struct CoverMatrix {
   std::int64_t offset, rows, cols, row_offset, col_offset;
   std::vector<CoverAxis> row_axes, col_axes;
 };
 struct CoverLayout {
-  std::vector<CoverBlock> blocks;
+  std::vector<CoverMatrix> matrices;
   std::int64_t row_size = 0, col_size = 0, mu_size = 0;
 };
 

@@ -13,7 +13,7 @@ template <class T> class CoverStep {
  public:
   explicit CoverStep(const ClientStep<T>& step)
       : step_(step), layout_(*step.layout), gradient_(step), sides_(layout_.row_size + layout_.col_size) {
-    for (std::size_t b = 0; b < layout_.blocks.size(); ++b) cut(b);
+    for (std::size_t b = 0; b < layout_.matrices.size(); ++b) cut(b);
   }
 
   // One step of every active client. Enough clients: one per thread; few: the tiles of one client after the other are
@@ -29,7 +29,7 @@ template <class T> class CoverStep {
 
  private:
   struct Cut {  // a tile's place
-    std::size_t block;
+    std::size_t matrix;
     std::int64_t row, rows, col, cols;
   };
 
@@ -37,11 +37,11 @@ template <class T> class CoverStep {
   static constexpr std::int64_t kColumns = 8192;  // at most: column vectors stay near, rows long enough to prefetch
 
   void cut(std::size_t b) {
-    const CoverBlock& block = layout_.blocks[b];
-    const std::int64_t cols = std::min(block.cols, kColumns), rows = std::max<std::int64_t>(1, kTile / cols);
-    for (std::int64_t r = 0; r < block.rows; r += rows)
-      for (std::int64_t c = 0; c < block.cols; c += cols)
-        cuts_.push_back({b, r, std::min(rows, block.rows - r), c, std::min(cols, block.cols - c)});
+    const CoverMatrix& matrix = layout_.matrices[b];
+    const std::int64_t cols = std::min(matrix.cols, kColumns), rows = std::max<std::int64_t>(1, kTile / cols);
+    for (std::int64_t r = 0; r < matrix.rows; r += rows)
+      for (std::int64_t c = 0; c < matrix.cols; c += cols)
+        cuts_.push_back({b, r, std::min(rows, matrix.rows - r), c, std::min(cols, matrix.cols - c)});
   }
 
   // Minima and maxima of rows, then of columns, of all tensors.
@@ -54,7 +54,7 @@ template <class T> class CoverStep {
     T* mu = step_.vectors.mu + client * step_.vectors.mu_size;
     Sides sides{AlignedArray<T>(sides_), {}};
     if (step_.cover == kCoverI && k.refresh) {
-      raise_maxima(client, k, threads, sides, [&](const Tile<T>& tile) { blocks<T>().cover_maxima(tile); });
+      raise_maxima(client, k, threads, sides, [&](const Tile<T>& tile) { vector_loops<T>().cover_maxima(tile); });
       const std::vector<T> top = folded(sides.maxima);
       const T beta2 = T(step_.numbers.beta2), gain2 = T(step_.numbers.gain2);
       for (std::int64_t i = 0; i < layout_.mu_size; ++i)
@@ -78,14 +78,14 @@ template <class T> class CoverStep {
 
   void update(std::int64_t client, const Coefficients& k, int threads, Sides& sides) {
     const NuSource from = source(k);
-    const auto work = blocks<T>().covered[step_.formula][from][step_.vectors.m != nullptr];
+    const auto work = vector_loops<T>().covered[step_.formula][from][step_.vectors.m != nullptr];
     const DirectionNumbers<T> n = direction_numbers<T>(step_.numbers, k);
     const T step = T(k.step);
     raise_maxima(client, k, threads, sides, [&](const Tile<T>& tile) { work(tile, step, n); });
   }
 
   double direction_squares(std::int64_t client, const Coefficients& k, int threads, const Sides& sides) {
-    const auto work = blocks<T>().covered_squares[step_.formula][source(k)][step_.vectors.m != nullptr];
+    const auto work = vector_loops<T>().covered_squares[step_.formula][source(k)][step_.vectors.m != nullptr];
     const DirectionNumbers<T> n = direction_numbers<T>(step_.numbers, k);
     std::vector<double> partial(cuts_.size());
     for_tasks(std::int64_t(cuts_.size()), threads, [&](std::int64_t i, int) {
@@ -108,7 +108,7 @@ template <class T> class CoverStep {
     });
     for (int thread = 1; thread < team; ++thread)
       for_chunks(sides_, threads, [&](std::int64_t begin, std::int64_t n) {
-        blocks<T>().raise(n, each.data() + begin, each.data() + thread * sides_ + begin);
+        vector_loops<T>().raise(n, each.data() + begin, each.data() + thread * sides_ + begin);
       });
     sides.maxima = std::move(each);
   }
@@ -117,31 +117,31 @@ template <class T> class CoverStep {
   template <class Work>
   void for_pieces(std::int64_t client, const Coefficients& k, const Cut& cut, const AlignedArray<T>& minima, T* maxima,
                   Work work) const {
-    const CoverBlock& block = layout_.blocks[cut.block];
+    const CoverMatrix& matrix = layout_.matrices[cut.matrix];
     const std::int64_t base = client * step_.vectors.d;
     if (!gradient_.corrected(k)) {
-      const T* grad = step_.vectors.grad + base + block.offset + cut.row * block.cols + cut.col;
-      work(tile(client, cut, minima, maxima, grad, block.cols));
+      const T* grad = step_.vectors.grad + base + matrix.offset + cut.row * matrix.cols + cut.col;
+      work(tile(client, cut, minima, maxima, grad, matrix.cols));
       return;
     }
     alignas(64) T scratch[kSpan];
     for (std::int64_t r = cut.row; r < cut.row + cut.rows; ++r)
       for (std::int64_t c = cut.col; c < cut.col + cut.cols; c += kSpan) {
         const std::int64_t n = std::min(kSpan, cut.col + cut.cols - c);
-        const T* grad = gradient_.span(client, k, block.offset + r * block.cols + c, n, scratch);
-        work(tile(client, {cut.block, r, 1, c, n}, minima, maxima, grad, 0));
+        const T* grad = gradient_.span(client, k, matrix.offset + r * matrix.cols + c, n, scratch);
+        work(tile(client, {cut.matrix, r, 1, c, n}, minima, maxima, grad, 0));
       }
   }
 
   Tile<T> tile(std::int64_t client, const Cut& cut, const AlignedArray<T>& minima, T* maxima, const T* grad,
                std::int64_t grad_stride) const {
-    const CoverBlock& block = layout_.blocks[cut.block];
+    const CoverMatrix& matrix = layout_.matrices[cut.matrix];
     const ClientVectors<T>& vec = step_.vectors;
-    const std::int64_t at = client * vec.d + block.offset + cut.row * block.cols + cut.col;
-    const std::int64_t row = block.row_offset + cut.row, col = layout_.row_size + block.col_offset + cut.col;
+    const std::int64_t at = client * vec.d + matrix.offset + cut.row * matrix.cols + cut.col;
+    const std::int64_t row = matrix.row_offset + cut.row, col = layout_.row_size + matrix.col_offset + cut.col;
     return {cut.rows,
             cut.cols,
-            block.cols,
+            matrix.cols,
             grad_stride,
             vec.x + at,
             grad,
@@ -154,9 +154,9 @@ template <class T> class CoverStep {
   }
 
   void expand(const T* mu, AlignedArray<T>& minima) const {
-    for (const CoverBlock& block : layout_.blocks) {
-      expand_side(mu, block.row_axes, block.rows, minima.data() + block.row_offset);
-      expand_side(mu, block.col_axes, block.cols, minima.data() + layout_.row_size + block.col_offset);
+    for (const CoverMatrix& matrix : layout_.matrices) {
+      expand_side(mu, matrix.row_axes, matrix.rows, minima.data() + matrix.row_offset);
+      expand_side(mu, matrix.col_axes, matrix.cols, minima.data() + layout_.row_size + matrix.col_offset);
     }
   }
 
@@ -176,9 +176,9 @@ template <class T> class CoverStep {
 
   std::vector<T> folded(const AlignedArray<T>& maxima) const {
     std::vector<T> top(static_cast<std::size_t>(layout_.mu_size));
-    for (const CoverBlock& block : layout_.blocks) {
-      fold_side(maxima.data() + block.row_offset, block.row_axes, block.rows, top.data());
-      fold_side(maxima.data() + layout_.row_size + block.col_offset, block.col_axes, block.cols, top.data());
+    for (const CoverMatrix& matrix : layout_.matrices) {
+      fold_side(maxima.data() + matrix.row_offset, matrix.row_axes, matrix.rows, top.data());
+      fold_side(maxima.data() + layout_.row_size + matrix.col_offset, matrix.col_axes, matrix.cols, top.data());
     }
     return top;
   }

@@ -31,9 +31,9 @@ template <class T> class Gradient {
   const T* span(std::int64_t client, const Coefficients& k, std::int64_t begin, std::int64_t n, T* scratch) const {
     const std::int64_t at = client * vec_.d + begin;
     if (!corrected(k)) return vec_.grad + at;
-    blocks<T>().correct(n, scratch, vec_.grad + at, vec_.x + at, row(vec_.anchor, vec_.shared_anchor, at, begin),
-                        row(vec_.correction, vec_.shared_correction, at, begin), T(numbers_.weight_decay),
-                        T(numbers_.prox), T(k.scale));
+    vector_loops<T>().correct(n, scratch, vec_.grad + at, vec_.x + at, row(vec_.anchor, vec_.shared_anchor, at, begin),
+                              row(vec_.correction, vec_.shared_correction, at, begin), T(numbers_.weight_decay),
+                              T(numbers_.prox), T(k.scale));
     return scratch;
   }
 

@@ -7,7 +7,7 @@
 namespace fastfed {
 
 template <class T> void norms(std::int64_t clients, std::int64_t d, const T* x, double* out, int threads) {
-  const auto squares = blocks<T>().squares;
+  const auto squares = vector_loops<T>().squares;
   sum_chunks(clients, d, threads, out, [&](std::int64_t client, std::int64_t begin, std::int64_t n) {
     return squares(n, x + client * d + begin);
   });
@@ -16,7 +16,7 @@ template <class T> void norms(std::int64_t clients, std::int64_t d, const T* x, 
 
 template <class T> void clip(std::int64_t clients, std::int64_t d, T* x, double limit, double* out, int threads) {
   norms<T>(clients, d, x, out, threads);
-  const auto multiply = blocks<T>().multiply;
+  const auto multiply = vector_loops<T>().multiply;
   const std::int64_t chunks = chunks_of(d);
   for_tasks(clients * chunks, threads, [&](std::int64_t task, int) {
     const std::int64_t client = task / chunks, begin = task % chunks * kChunk;

@@ -8,7 +8,7 @@ namespace fastfed {
 
 void stream_probe(std::int64_t d, const std::vector<const float*>& reads, const std::vector<float*>& updates,
                   int threads) {
-  const auto probe = blocks<float>().probe;
+  const auto probe = vector_loops<float>().probe;
   for_chunks(d, threads, [&](std::int64_t begin, std::int64_t n) {
     probe(begin, begin + n, reads.data(), int(reads.size()), updates.data(), int(updates.size()));
   });

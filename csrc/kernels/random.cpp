@@ -48,17 +48,17 @@ void keys_to_order(std::int64_t n, std::int64_t* keys) {
 
 void uniform(std::int64_t rows, std::int64_t n, const Stream& stream, const std::int64_t* clients, float* out,
              int threads) {
-  fill_rows(rows, n, stream, clients, out, threads, blocks<float>().uniform);
+  fill_rows(rows, n, stream, clients, out, threads, vector_loops<float>().uniform);
 }
 
 void normal(std::int64_t rows, std::int64_t n, const Stream& stream, const std::int64_t* clients, float* out,
             int threads) {
-  fill_rows(rows, n, stream, clients, out, threads, blocks<float>().normal);
+  fill_rows(rows, n, stream, clients, out, threads, vector_loops<float>().normal);
 }
 
 void permutation(std::int64_t rows, std::int64_t n, const Stream& stream, const std::int64_t* clients,
                  std::int64_t* out, int threads) {
-  const auto sort_keys = blocks<float>().sort_keys;
+  const auto sort_keys = vector_loops<float>().sort_keys;
   for_tasks(rows, threads, [&](std::int64_t row, int) {
     sort_keys(stream, Word(clients[row]), 0, n, out + row * n);
     keys_to_order(n, out + row * n);
@@ -67,7 +67,7 @@ void permutation(std::int64_t rows, std::int64_t n, const Stream& stream, const 
 
 void shuffles(std::int64_t rows, std::int64_t width, const Stream& stream, const Shuffles& of, std::int64_t* out,
               int threads) {
-  const auto sort_keys = blocks<float>().sort_keys;
+  const auto sort_keys = vector_loops<float>().sort_keys;
   for_tasks(rows, threads, [&](std::int64_t row, int) {
     const std::int64_t n = of.counts[row];
     std::int64_t* order = out + row * width;

@@ -18,13 +18,13 @@ std::int64_t width_of(DeltaType type, std::size_t same) { return std::int64_t(ty
 template <class T, class Fill>
 void step_by_spans(ServerFormula formula, const ServerVectors<T>& vec, bool of_delta, const ServerNumbers<T>& numbers,
                    int threads, Fill fill) {
-  const auto rule = blocks<T>().server[formula][of_delta][vec.m != nullptr];
+  const auto loop = vector_loops<T>().server[formula][of_delta][vec.m != nullptr];
   for_chunks(vec.d, threads, [&](std::int64_t begin, std::int64_t n) {
     alignas(64) T span[kSumSpan];
     for (std::int64_t i = begin; i < begin + n; i += kSumSpan) {
       const std::int64_t length = std::min(kSumSpan, begin + n - i);
       fill(i, length, span);
-      rule(length, vec.x + i, span, at(vec.m, i), at(vec.v, i), at(vec.vmax, i), numbers);
+      loop(length, vec.x + i, span, at(vec.m, i), at(vec.v, i), at(vec.vmax, i), numbers);
     }
   });
 }
@@ -35,21 +35,21 @@ template <class T>
 void server_step(ServerFormula formula, const ServerVectors<T>& vec, const void* delta, DeltaType type, bool of_delta,
                  const ServerNumbers<T>& numbers, int threads) {
   if (type != kSame) {
-    const auto widen = blocks<T>().widen[type];
+    const auto widen = vector_loops<T>().widen[type];
     step_by_spans(formula, vec, of_delta, numbers, threads, [&](std::int64_t begin, std::int64_t n, T* span) {
       widen(n, span, static_cast<const Half*>(delta) + begin);
     });
     return;
   }
-  const auto rule = blocks<T>().server[formula][of_delta][vec.m != nullptr];
+  const auto loop = vector_loops<T>().server[formula][of_delta][vec.m != nullptr];
   const T* along = static_cast<const T*>(delta);
   for_chunks(vec.d, threads, [&](std::int64_t begin, std::int64_t n) {
-    rule(n, vec.x + begin, along + begin, at(vec.m, begin), at(vec.v, begin), at(vec.vmax, begin), numbers);
+    loop(n, vec.x + begin, along + begin, at(vec.m, begin), at(vec.v, begin), at(vec.vmax, begin), numbers);
   });
 }
 
 template <class T> void weighted_sum(std::int64_t d, const Deltas<T>& deltas, T* out, int threads) {
-  const auto weigh = blocks<T>().weigh[deltas.type];
+  const auto weigh = vector_loops<T>().weigh[deltas.type];
   const std::int64_t width = width_of(deltas.type, sizeof(T));
   const char* data = static_cast<const char*>(deltas.data);
   for_chunks(d, threads, [&](std::int64_t begin, std::int64_t n) {
@@ -61,7 +61,7 @@ template <class T> void weighted_sum(std::int64_t d, const Deltas<T>& deltas, T*
 template <class T>
 void aggregate_step(ServerFormula formula, const ServerVectors<T>& vec, const Deltas<T>& deltas, bool of_delta,
                     const ServerNumbers<T>& numbers, int threads) {
-  const auto weigh = blocks<T>().weigh[deltas.type];
+  const auto weigh = vector_loops<T>().weigh[deltas.type];
   const std::int64_t width = width_of(deltas.type, sizeof(T));
   const char* data = static_cast<const char*>(deltas.data);
   step_by_spans(formula, vec, of_delta, numbers, threads, [&](std::int64_t begin, std::int64_t n, T* span) {

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "simd/blocks.h"
+#include "simd/vector_loops.h"
 
 namespace fastfed {
 

@@ -1,4 +1,4 @@
-// Blocks of coordinates, sorted by the threads that they are shared among.
+// VectorLoops of coordinates, sorted by the threads that they are shared among.
 #include "kernels/trimmed_mean.h"
 
 #include <vector>
@@ -23,7 +23,7 @@ std::int64_t width_of_block(std::int64_t d, std::int64_t clients) {
 template <class T>
 void trimmed_mean(std::int64_t d, const void* deltas, DeltaType type, std::int64_t clients, std::int64_t trim, T* out,
                   int threads) {
-  const auto mean = blocks<T>().trim[type];
+  const auto mean = vector_loops<T>().trim[type];
   const std::int64_t element = std::int64_t(type == kSame ? sizeof(T) : sizeof(Half));
   const std::int64_t width = width_of_block(d, clients), tasks = (d + width - 1) / width;
   const std::int64_t team = std::min<std::int64_t>(threads, std::min(tasks, 1 + clients * d / kKeys));

@@ -10,10 +10,11 @@ struct Window {
   std::int64_t begin, end, full;
 };
 
-// Where the windows of a pooling lie, one per output row and one per output column, over images (.., in_across, width).
+// Where the windows of a pooling lie, one per output row (down) and one per output column (across), over images
+// (.., in_width, channels).
 struct Grid {
   const Window *down, *across;
-  std::int64_t out_height, out_across, in_across, width;
+  std::int64_t out_height, out_width, in_width, channels;
 };
 
 struct Pools {

@@ -41,11 +41,11 @@ template <bool Whole> void put(float* to, Vec v, int n) { Whole ? store(to, v) :
 template <bool Whole>
 void largest_of(const Grid& g, const Window& down, const Window& across, const float* channel, int n, float* best,
                 float* which) {
-  Vec top = take<Whole>(channel + (down.begin * g.in_across + across.begin) * g.width, n), winner = {};
+  Vec top = take<Whole>(channel + (down.begin * g.in_width + across.begin) * g.channels, n), winner = {};
   float number = 0.0f;
   for (Size y = down.begin; y < down.end; ++y)
     for (Size x = across.begin; x < across.end; ++x, ++number) {
-      const Vec value = take<Whole>(channel + (y * g.in_across + x) * g.width, n);
+      const Vec value = take<Whole>(channel + (y * g.in_width + x) * g.channels, n);
       winner = where_larger(value, top, Vec{} + number, winner);
       top = where_larger(value, top, value, top);
     }
@@ -60,7 +60,7 @@ void give_to(const Grid& g, const Window& down, const Window& across, const floa
   float number = 0.0f;
   for (Size y = down.begin; y < down.end; ++y)
     for (Size x = across.begin; x < across.end; ++x, ++number) {
-      float* to = channel + (y * g.in_across + x) * g.width;
+      float* to = channel + (y * g.in_width + x) * g.channels;
       put<Whole>(to, take<Whole>(to, n) + where_equal(winner, Vec{} + number, given), n);
     }
 }
@@ -69,9 +69,9 @@ void give_to(const Grid& g, const Window& down, const Window& across, const floa
 template <class Work> void for_vectors(const Grid& g, Work work) {
   Size pixel = 0;
   for (Size row = 0; row < g.out_height; ++row)
-    for (Size col = 0; col < g.out_across; ++col, ++pixel)
-      for (Size c = 0; c < g.width; c += kWidth)
-        work(g.down[row], g.across[col], c, int(std::min<Size>(kWidth, g.width - c)), pixel * g.width + c);
+    for (Size col = 0; col < g.out_width; ++col, ++pixel)
+      for (Size c = 0; c < g.channels; c += kWidth)
+        work(g.down[row], g.across[col], c, int(std::min<Size>(kWidth, g.channels - c)), pixel * g.channels + c);
 }
 
 void largest(const Grid& g, const float* image, float* best, float* which) {

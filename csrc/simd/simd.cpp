@@ -59,10 +59,10 @@ std::vector<std::string> compiled_levels() {
   return names;
 }
 
-FF_BY_LEVEL(Blocks<float>, float_blocks)
-FF_BY_LEVEL(Blocks<double>, double_blocks)
+FF_BY_LEVEL(VectorLoops<float>, float_vector_loops)
+FF_BY_LEVEL(VectorLoops<double>, double_vector_loops)
 
-template <> const Blocks<float>& blocks<float>() { return float_blocks_in_use(); }
-template <> const Blocks<double>& blocks<double>() { return double_blocks_in_use(); }
+template <> const VectorLoops<float>& vector_loops<float>() { return float_vector_loops_in_use(); }
+template <> const VectorLoops<double>& vector_loops<double>() { return double_vector_loops_in_use(); }
 
 }  // namespace fastfed

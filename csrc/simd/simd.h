@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "simd/blocks.h"
+#include "simd/vector_loops.h"
 
 namespace fastfed {
 
@@ -22,17 +22,17 @@ int simd_level();
 std::vector<std::string> compiled_levels();
 
 // Defines name_in_use(): the table of loops that name_scalar(), name_avx2() or name_avx512() gives at the level in use.
-#define FF_BY_LEVEL(Table, name)                                                          \
-  FF_LEVELS(FF_DECLARE_AT_LEVEL, Table, name)                                             \
-  static const Table& name##_in_use() {                                                   \
-    static const Table& (*const by_level[])() = {FF_LEVELS(FF_POINTER_AT_LEVEL, , name)}; \
-    static const Table& table = by_level[simd_level()]();                                 \
-    return table;                                                                         \
+#define FF_BY_LEVEL(Loops, name)                                                          \
+  FF_LEVELS(FF_DECLARE_AT_LEVEL, Loops, name)                                             \
+  static const Loops& name##_in_use() {                                                   \
+    static const Loops& (*const by_level[])() = {FF_LEVELS(FF_POINTER_AT_LEVEL, , name)}; \
+    static const Loops& loops = by_level[simd_level()]();                                 \
+    return loops;                                                                         \
   }
-#define FF_DECLARE_AT_LEVEL(level, Table, name) const Table& name##_##level();
+#define FF_DECLARE_AT_LEVEL(level, Loops, name) const Loops& name##_##level();
 #define FF_POINTER_AT_LEVEL(level, nothing, name) name##_##level,
 
 // The loops for float or double.
-template <class T> const Blocks<T>& blocks();
+template <class T> const VectorLoops<T>& vector_loops();
 
 }  // namespace fastfed

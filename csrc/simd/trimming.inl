@@ -1,5 +1,5 @@
-// Means without the extremes: columns of deltas sorted side by side, for blocks.inl, which is compiled once per SIMD
-// level. Everything has internal linkage, as there.
+// Means without the extremes: columns of deltas sorted side by side, for vector_loops.inl, which is compiled once per
+// SIMD level. Everything has internal linkage, as there.
 //
 // A float's bits, as a whole number with the magnitude of negative ones turned round, have the order of the numbers.
 // Whole numbers have one order, NaN and -0.0 included, on every machine. They are sorted by a network, whose steps do
@@ -10,7 +10,7 @@
 #include <cstring>
 #include <limits>
 
-#include "simd/blocks.h"
+#include "simd/vector_loops.h"
 
 namespace fastfed {
 namespace {

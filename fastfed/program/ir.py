@@ -35,10 +35,10 @@ class Value:
 
     @property
     def spec(self) -> tuple[str, int, int, int, int]:
-        """(kind, rows, width, height, across): how the engine stores it, images with their channels last."""
+        """(kind, rows, channels, height, width): how the engine stores it, images with their channels last."""
         if self.kind == "image":
-            channels, height, across = self.shape
-            return (self.kind, height * across, channels, height, across)
+            channels, height, width = self.shape
+            return (self.kind, height * width, channels, height, width)
         if self.kind == "tokens":
             return (self.kind, self.shape[0], 0, 0, 0)
         return (self.kind, math.prod(self.shape[:-1]), self.shape[-1], 0, 0)

@@ -70,20 +70,20 @@ def with_pixel_columns(program: Program) -> Program:
 def _is_dense(image: Value) -> bool:
     """Whether pixels follow each other in memory without a gap, and several numbers each."""
     shape = shape_of(image)
-    return shape.stride == shape.width and stride_of(shape.rows * shape.width) == shape.rows * shape.width
+    return shape.stride == shape.channels and stride_of(shape.rows * shape.channels) == shape.rows * shape.channels
 
 
-def stride_of(width: int) -> int:
+def stride_of(channels: int) -> int:
     """How far apart rows of so many numbers lie."""
-    return width if width < _BORDER else -(-width // _BORDER) * _BORDER
+    return channels if channels < _BORDER else -(-channels // _BORDER) * _BORDER
 
 
 def shape_of(value: Value) -> Shape:
     """How a value is stored."""
     if value.kind == "tokens":
         return Shape(value.shape[0], 1, 1)
-    _, rows, width, _, _ = value.spec
-    return Shape(rows, width, stride_of(width))
+    _, rows, channels, _, _ = value.spec
+    return Shape(rows, channels, stride_of(channels))
 
 
 @dataclass
@@ -200,16 +200,16 @@ def _is_plain(layer: Reorder) -> bool:
     shape = layer.shape
     if shape.rows == 1:
         return shape.stride == layer.flat_stride
-    in_order = shape.width == 1 if layer.image else True
-    return in_order and shape.stride == shape.width and shape.rows * shape.width == layer.flat_stride
+    in_order = shape.channels == 1 if layer.image else True
+    return in_order and shape.stride == shape.channels and shape.rows * shape.channels == layer.flat_stride
 
 
 def _places(program: Program) -> dict[int, Place]:
     """Every parameter by its offset, with its axes in SM3's cover."""
     layout = covers.decode(program.engine_packing.cover())
     return {
-        block.offset: Place(block.offset, block.rows, block.cols, *spans)
-        for block, spans in zip(layout.blocks, covers.axis_spans(layout), strict=True)
+        matrix.offset: Place(matrix.offset, matrix.rows, matrix.cols, *spans)
+        for matrix, spans in zip(layout.matrices, covers.axis_spans(layout), strict=True)
     }
 
 
@@ -257,7 +257,7 @@ def _linear(to: _Lowering, step: Instruction) -> Dense:
     given, made = to.shapes[step.inputs[0]], to.shapes[step.output]
     weight, bias = step.params
     return Dense(
-        to.weight(weight), to.place(bias), made.width, given.width, given.rows, given.stride, made.stride
+        to.weight(weight), to.place(bias), made.channels, given.channels, given.rows, given.stride, made.stride
     )  # fmt: skip
 
 
@@ -290,18 +290,18 @@ def _conv2d(to: _Lowering, step: Instruction) -> Convolution:
 def _embedding(to: _Lowering, step: Instruction) -> Embedding:
     made = to.shapes[step.output]
     words, padding = int(step.settings["vocabulary"]), int(step.settings["padding_idx"])
-    return Embedding(to.weight(step.params[0]), words, made.width, made.rows, made.stride, padding)
+    return Embedding(to.weight(step.params[0]), words, made.channels, made.rows, made.stride, padding)
 
 
 def _lstm(to: _Lowering, step: Instruction) -> Recurrence:
     given, made = to.shapes[step.inputs[0]], to.shapes[step.output]
     weight_ih, weight_hh, *biases = step.params
     first, second = (*biases, -1, -1)[:2]
-    gates = 4 * made.width
+    gates = 4 * made.channels
     driven = Dense(
-        to.weight(weight_ih), to.place(first), gates, given.width, given.rows, given.stride, stride_of(gates)
+        to.weight(weight_ih), to.place(first), gates, given.channels, given.rows, given.stride, stride_of(gates)
     )  # fmt: skip
-    return Recurrence(driven, to.weight(weight_hh), to.place(second), made.width, made.rows, made.stride)
+    return Recurrence(driven, to.weight(weight_hh), to.place(second), made.channels, made.rows, made.stride)
 
 
 def _pool(to: _Lowering, step: Instruction) -> Windows:
@@ -344,11 +344,11 @@ def _select(to: _Lowering, step: Instruction) -> Select:
 
 def _group_norm(to: _Lowering, step: Instruction) -> Norm:
     shape, groups = to.shapes[step.output], int(step.settings["groups"])
-    return _norm(to, step, pixels=shape.rows, width=shape.width // groups, groups=groups)
+    return _norm(to, step, pixels=shape.rows, width=shape.channels // groups, groups=groups)
 
 
 def _layer_norm(to: _Lowering, step: Instruction) -> Norm:
-    return _norm(to, step, pixels=1, width=to.shapes[step.output].width, groups=1)
+    return _norm(to, step, pixels=1, width=to.shapes[step.output].channels, groups=1)
 
 
 def _norm(to: _Lowering, step: Instruction, **unit: Any) -> Norm:

@@ -37,7 +37,7 @@ class Cover(ctypes.Structure):
 
 
 @dataclass(frozen=True)
-class Tables:
+class CoverTables:
     """The layout on the device, one int64 row per ``Tile``, ``Segment``, ``Fold`` and ``Axis`` of sm3_step.cu."""
 
     tiles: Tensor
@@ -49,19 +49,19 @@ class Tables:
 
 
 @lru_cache(maxsize=64)
-def tables(layout_bytes: bytes, device: torch.device) -> Tables:
+def tables(layout_bytes: bytes, device: torch.device) -> CoverTables:
     """The tables of a layout (the bytes of ``state["cover"]``)."""
     layout = covers.decode(torch.frombuffer(bytearray(layout_bytes), dtype=torch.int64))
     sides = _Sides()
-    for block in layout.blocks:
-        sides.add(block.row_offset, block.rows, block.row_axes)
-        sides.add(layout.row_size + block.col_offset, block.cols, block.col_axes)
-    tiles = [tile for block in layout.blocks for tile in _tiles(block, layout.row_size)]
+    for matrix in layout.matrices:
+        sides.add(matrix.row_offset, matrix.rows, matrix.row_axes)
+        sides.add(layout.row_size + matrix.col_offset, matrix.cols, matrix.col_axes)
+    tiles = [tile for matrix in layout.matrices for tile in _tiles(matrix, layout.row_size)]
 
     def on_device(rows: list[tuple[int, ...]]) -> Tensor:
         return torch.tensor(rows, dtype=torch.int64, device=device)
 
-    return Tables(
+    return CoverTables(
         tiles=on_device(tiles),
         segments=on_device(sides.segments),
         folds=on_device(sides.folds),
@@ -71,31 +71,31 @@ def tables(layout_bytes: bytes, device: torch.device) -> Tables:
     )
 
 
-def _tiles(block: covers.Block, row_size: int) -> Iterator[tuple[int, ...]]:
+def _tiles(matrix: covers.Matrix, row_size: int) -> Iterator[tuple[int, ...]]:
     """A matrix cut into tiles: rows of `lanes` threads with a quad of columns each."""
-    lanes = _lanes(block)
+    lanes = _lanes(matrix)
     tile_rows, tile_cols = THREADS // lanes * ROW_STEPS, lanes * QUAD
-    wide = int(block.cols % QUAD == 0 and block.offset % QUAD == 0)
-    for row in range(0, block.rows, tile_rows):
-        for col in range(0, block.cols, tile_cols):
-            row_slot = block.row_offset + row if block.row_axes else -1
+    wide = int(matrix.cols % QUAD == 0 and matrix.offset % QUAD == 0)
+    for row in range(0, matrix.rows, tile_rows):
+        for col in range(0, matrix.cols, tile_cols):
+            row_slot = matrix.row_offset + row if matrix.row_axes else -1
             yield (
-                block.offset + row * block.cols + col,
-                block.cols,
-                min(tile_rows, block.rows - row),
-                min(tile_cols, block.cols - col),
+                matrix.offset + row * matrix.cols + col,
+                matrix.cols,
+                min(tile_rows, matrix.rows - row),
+                min(tile_cols, matrix.cols - col),
                 row_slot,
-                row_size + block.col_offset + col,
+                row_size + matrix.col_offset + col,
                 lanes,
                 wide,
             )
 
 
-def _lanes(block: covers.Block) -> int:
+def _lanes(matrix: covers.Matrix) -> int:
     """Threads on one row of a tile: a warp at most (then a column meets few atomics), unless there are too few rows to
     keep the block's other warps busy."""
-    most = max(LANES, THREADS // _power_of_two(block.rows))
-    return min(most, _power_of_two(-(-block.cols // QUAD)))
+    most = max(LANES, THREADS // _power_of_two(matrix.rows))
+    return min(most, _power_of_two(-(-matrix.cols // QUAD)))
 
 
 def _power_of_two(n: int) -> int:
@@ -126,7 +126,7 @@ class _Sides:
 class Workspace:
     """Minima and maxima (as bits of floats) of one step, each (clients, slots)."""
 
-    tables: Tables
+    tables: CoverTables
     minima: Tensor
     maxima: Tensor
 

@@ -30,15 +30,15 @@ def _tiles_of(layout: covers.Layout) -> tuple[Array, int, int]:
     """The table of tiles (tiles, 11) int64, and the sizes of the scratch vectors for rows and columns."""
     table: list[tuple[int, ...]] = []
     row_scratch = col_scratch = 0
-    for block in layout.blocks:
-        width = min(block.cols, CHUNK)
-        at_once = max(1, CHUNK // block.cols)
+    for matrix in layout.matrices:
+        width = min(matrix.cols, CHUNK)
+        at_once = max(1, CHUNK // matrix.cols)
         height = at_once * CHUNKS_PER_TILE
-        for row in range(0, block.rows, height):
-            for col in range(0, block.cols, width):
-                row_end, col_end = min(block.rows, row + height), min(block.cols, col + width)
-                places = (block.row_offset, block.col_offset, row_scratch, col_scratch)
-                table.append((block.offset, block.cols, row, row_end, col, col_end, at_once, *places))
+        for row in range(0, matrix.rows, height):
+            for col in range(0, matrix.cols, width):
+                row_end, col_end = min(matrix.rows, row + height), min(matrix.cols, col + width)
+                places = (matrix.row_offset, matrix.col_offset, row_scratch, col_scratch)
+                table.append((matrix.offset, matrix.cols, row, row_end, col, col_end, at_once, *places))
                 row_scratch += row_end - row
                 col_scratch += col_end - col
     return np.array(table, np.int64).reshape(-1, 11), row_scratch, col_scratch

@@ -65,7 +65,7 @@ def client_step(
     if previous_grad is not None or entry.step_size == "delta_sgd":
         extra += _enter_previous_gradient(call, previous_grad)
     vectors, counters, reals, sets = [get(state) for get in getters]
-    if extra or not check.plainly_fine(x, (grad, *vectors), counters, reals, sets):
+    if extra or not check.surely_valid(x, (grad, *vectors), counters, reals, sets):
         _check_client_tensors(call, names, extra)
     if entry.second_moment == "sum" and names.sets and (numbers.beta1 > 0) != ("m" in state):
         _refuse_momentum(numbers.beta1, "m" in state)

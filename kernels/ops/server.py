@@ -75,7 +75,7 @@ def server_step(
     numbers = numbers_of(server_numbers, options, rule)
     entry = SERVER_RULES[rule]
     moments = _moments(entry, state, numbers)
-    if not check.plainly_fine(x, (delta, *moments.values()), (), (), ()) or x.dim() != 1:
+    if not check.surely_valid(x, (delta, *moments.values()), (), (), ()) or x.dim() != 1:
         check.vector("x", x, dims=(1,))
         check.delta("delta", delta, x, x.shape)
         _check_moments(x, moments, [("delta", delta)])
@@ -105,8 +105,8 @@ def aggregate_step(
     numbers = numbers_of(server_numbers, options, rule)
     entry = SERVER_RULES[rule]
     moments = _moments(entry, state, numbers)
-    usual = check.plainly_fine(x, tuple(moments.values()), (), (), (deltas, weights)) and x.dim() == 1
-    if not usual or check.plain_deltas(deltas, weights) != x.numel():
+    usual = check.surely_valid(x, tuple(moments.values()), (), (), (deltas, weights)) and x.dim() == 1
+    if not usual or check.surely_valid_deltas(deltas, weights) != x.numel():
         check.vector("x", x, dims=(1,))
         check.deltas("deltas", deltas)
         check.delta("deltas", deltas, x, (deltas.shape[0], *x.shape))

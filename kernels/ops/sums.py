@@ -16,7 +16,7 @@ def weighted_sum(deltas: Tensor, weights: Tensor, out: Tensor | None = None, *, 
 
     Float32 out of bfloat16, float16 and float32 deltas, float64 out of float64 ones; clients are added in their order.
     """
-    d, dtype = check.plain_deltas(deltas, weights), None
+    d, dtype = check.surely_valid_deltas(deltas, weights), None
     if d == 0:
         check.deltas("deltas", deltas)
         check.weights("weights", weights, deltas)
@@ -24,7 +24,7 @@ def weighted_sum(deltas: Tensor, weights: Tensor, out: Tensor | None = None, *, 
         weights = weights.to(dtype)
     if out is None:
         out = deltas.new_empty(d, dtype=dtype)
-    elif not check.plainly_fine(out, (), (), (), (deltas, weights)) or out.dim() != 1 or out.numel() != d:
+    elif not check.surely_valid(out, (), (), (), (deltas, weights)) or out.dim() != 1 or out.numel() != d:
         check.like("out", out, deltas.new_empty(0, dtype=dtype), deltas.shape[1:])
         check.disjoint([("out", out)], [("deltas", deltas), ("weights", weights)])
     registry.pick(backend, out).weighted_sum(deltas, weights, out)
@@ -53,7 +53,7 @@ def trimmed_mean(deltas: Tensor, trim: int, out: Tensor | None = None, *, backen
 
 def norms(x: Tensor, *, backend: str | None = None) -> Tensor:
     """The Euclidean norm of ``x`` (d,) as (), or of every row of (clients, d) as (clients,); float64."""
-    if not check.plainly_fine(x, (), (), (), ()):
+    if not check.surely_valid(x, (), (), (), ()):
         check.vector("x", x)
     out = _one_per_row(x)
     registry.pick(backend, x).norms(x, out)
@@ -62,7 +62,7 @@ def norms(x: Tensor, *, backend: str | None = None) -> Tensor:
 
 def clip(x: Tensor, limit: float, *, backend: str | None = None) -> Tensor:
     """Scales ``x`` (d,), or every row of (clients, d), down to norm `limit` in place; the norms before, float64."""
-    if not check.plainly_fine(x, (), (), (), ()):
+    if not check.surely_valid(x, (), (), (), ()):
         check.vector("x", x)
     if not POSITIVE.admits(limit):
         raise ValueError(f"limit: must be {POSITIVE.words}, got {limit!r}")

@@ -58,17 +58,17 @@ class _AxisCover:
     """One set per index of every axis of every packed tensor."""
 
     def __init__(self, layout: Tensor, x: Tensor) -> None:
-        self.blocks = covers.decode(layout).blocks
+        self.matrices = covers.decode(layout).matrices
         self.inside = torch.zeros_like(x[:1], dtype=torch.bool)
-        for block in self.blocks:
-            self.inside[:, block.offset : block.offset + block.rows * block.cols] = True
+        for matrix in self.matrices:
+            self.inside[:, matrix.offset : matrix.offset + matrix.rows * matrix.cols] = True
 
     def minima(self, mu: Tensor, like: Tensor) -> Tensor:
         smallest = torch.zeros_like(like)
-        for block, span in self._spans():
-            grid = torch.full_like(like[:, span], torch.inf).unflatten(1, block.shape)
-            for position, (start, size) in enumerate(_axis_spans(block)):
-                shape = [mu.shape[0]] + [1] * len(block.shape)
+        for matrix, span in self._spans():
+            grid = torch.full_like(like[:, span], torch.inf).unflatten(1, matrix.shape)
+            for position, (start, size) in enumerate(_axis_spans(matrix)):
+                shape = [mu.shape[0]] + [1] * len(matrix.shape)
                 shape[1 + position] = size
                 grid = torch.minimum(grid, mu[:, start : start + size].view(shape))
             smallest[:, span] = grid.flatten(1)
@@ -76,19 +76,19 @@ class _AxisCover:
 
     def maxima(self, vector: Tensor, mu: Tensor) -> Tensor:
         largest = torch.zeros_like(mu)
-        for block, span in self._spans():
-            grid = vector[:, span].unflatten(1, (1, *block.shape))
-            for position, (start, size) in enumerate(_axis_spans(block)):
+        for matrix, span in self._spans():
+            grid = vector[:, span].unflatten(1, (1, *matrix.shape))
+            for position, (start, size) in enumerate(_axis_spans(matrix)):
                 largest[:, start : start + size] = grid.movedim(2 + position, -1).flatten(1, -2).amax(dim=1)
         return largest
 
-    def _spans(self) -> list[tuple[covers.Block, slice]]:
-        return [(block, slice(block.offset, block.offset + block.rows * block.cols)) for block in self.blocks]
+    def _spans(self) -> list[tuple[covers.Matrix, slice]]:
+        return [(matrix, slice(matrix.offset, matrix.offset + matrix.rows * matrix.cols)) for matrix in self.matrices]
 
 
-def _axis_spans(block: covers.Block) -> list[tuple[int, int]]:
+def _axis_spans(matrix: covers.Matrix) -> list[tuple[int, int]]:
     """Where each axis vector of the tensor lies in mu."""
-    return [(axis.mu_offset, axis.size) for axis in (*block.row_axes, *block.col_axes)]
+    return [(axis.mu_offset, axis.size) for axis in (*matrix.row_axes, *matrix.col_axes)]
 
 
 class _ExplicitCover:

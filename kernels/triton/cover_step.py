@@ -20,8 +20,9 @@ import triton.language as tl
 from torch import Tensor
 
 from ..client_call import ClientCall
-from . import tables
+from . import cover_tables
 from .compiled import device, largest, rules
+from .cover_tables import CoverTables, tables_of
 from .gradient import (
     ACTIVE,
     REFRESH,
@@ -35,15 +36,14 @@ from .gradient import (
     refreshed,
 )
 from .launch import launch
-from .tables import Tables, tables_of
 from .tiles import MATRIX_TILE, ROW_TILE, WARPS, block_for, blocks_of
 from .vectors import fold, load, new_partials, place, store, sum_of_squares
 
 _TILE_WARPS = 2 * WARPS
 _TILE_REGISTERS = 80  # a limit: without one the assembler aims at 64 and spills
-_TILE_FIELDS = tl.constexpr(tables.TILE_FIELDS)
-_AXIS_FIELDS = tl.constexpr(tables.AXIS_FIELDS)
-_ALIGNED, _ODD, _ROW = (tl.constexpr(form) for form in (tables.ALIGNED, tables.ODD, tables.ROW))
+_TILE_FIELDS = tl.constexpr(cover_tables.TILE_FIELDS)
+_AXIS_FIELDS = tl.constexpr(cover_tables.AXIS_FIELDS)
+_ALIGNED, _ODD, _ROW = (tl.constexpr(form) for form in (cover_tables.ALIGNED, cover_tables.ODD, cover_tables.ROW))
 _TILE_ROWS, _TILE_COLS = (tl.constexpr(size) for size in MATRIX_TILE)
 _ROW_COLS = tl.constexpr(ROW_TILE[1])
 
@@ -307,7 +307,7 @@ def _settle(
 class Cover:
     """What the passes of a step share: the tables, and the maxima (bits) that will become mu, (clients, mu_size)."""
 
-    tables: Tables
+    tables: CoverTables
     maxima: Tensor
 
     def over_tiles(

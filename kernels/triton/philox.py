@@ -23,10 +23,10 @@ _LARGEST_KEY = tl.constexpr(LARGEST_KEY)
 @device
 def _place(rows, blocks, ROWS: tl.constexpr, BLOCKS: tl.constexpr):
     """This program's rows (one per client) and its first Philox block."""
-    across = (blocks + BLOCKS - 1) // BLOCKS
+    per_row = (blocks + BLOCKS - 1) // BLOCKS
     program = tl.program_id(0)
-    row = (program // across).to(tl.int64) * ROWS + tl.arange(0, ROWS)
-    return row, row < rows, (program % across).to(tl.int64) * BLOCKS
+    row = (program // per_row).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    return row, row < rows, (program % per_row).to(tl.int64) * BLOCKS
 
 
 @device

@@ -15,6 +15,8 @@ SLOW = (
 )  # kernels run element by element in Python or on a simulated grid
 BIG = 10_007 if SLOW else 1_000_003  # several blocks and lanes of any kernel, and a multiple of nothing
 SIZES = (1, 7, 4097, BIG)
+SM3 = ("sm3", "sm3_1", "sm3_adam", "sm3_1_adam")
+Snapshot = dict[str, Tensor]  # x and the state after a step
 # NumPy, in which Triton's interpreter computes, warns of every NaN it makes.
 makes_nan = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 RANKS = {  # every rank that SM3 tells apart, a singleton axis, and odd sizes, so that gaps lie between tensors
@@ -96,3 +98,11 @@ def assert_same_bits(a: dict[str, Tensor], b: dict[str, Tensor], what: str = "")
     assert a.keys() == b.keys()
     for name in a:
         assert same_bits(a[name], b[name]), f"{what} {name} differs"
+
+
+def snapshot(x: Tensor, state: dict[str, Tensor]) -> Snapshot:
+    return {"x": x.clone(), **{name: tensor.clone() for name, tensor in state.items()}}
+
+
+def packing_for(rule: str) -> ff.Packing | None:
+    return ff.Packing.from_shapes(RANKS) if rule in SM3 else None

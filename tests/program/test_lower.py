@@ -194,7 +194,7 @@ def test_windows_are_torchs(axis: object, function: object) -> None:
 def test_places_know_their_axes_in_sm3s_cover() -> None:
     program = trace(models.emnist_cnn(), torch.zeros(1, 1, 28, 28), "cross_entropy")
     layout = covers.decode(program.engine_packing.cover())
-    axes = [axis for block in layout.blocks for axis in (*block.row_axes, *block.col_axes)]
+    axes = [axis for matrix in layout.matrices for axis in (*matrix.row_axes, *matrix.col_axes)]
     dense = next(step.layer for step in lower(program).steps if isinstance(step.layer, Dense))
     place = dense.weight
     assert (place.rows, place.cols) == (128, 9216)

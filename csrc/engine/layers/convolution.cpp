@@ -9,8 +9,8 @@
 namespace fastfed {
 namespace {
 
-void fill_pixels(Size pixels, Size width, const float* bias, float* to) {
-  for (Size p = 0; p < pixels; ++p) std::copy(bias, bias + width, to + p * width);
+void fill_pixels(Size pixels, Size channels, const float* bias, float* to) {
+  for (Size p = 0; p < pixels; ++p) std::copy(bias, bias + channels, to + p * channels);
 }
 
 // What both ways share: sizes, borders and the bias.
@@ -25,24 +25,24 @@ class Convolution : public Layer {
         pad_h_(spec().whole("pad_h")),
         pad_w_(spec().whole("pad_w")),
         padded_h_(in().height + 2 * pad_h_),
-        padded_w_(in().across + 2 * pad_w_),
-        run_(kernel_w_ * in().width) {}
+        padded_w_(in().width + 2 * pad_w_),
+        run_(kernel_w_ * in().channels) {}
 
-  std::vector<Size> param_sizes() const override { return {weight_size(), out().width}; }
+  std::vector<Size> param_sizes() const override { return {weight_size(), out().channels}; }
 
  protected:
-  Size line() const { return padded_w_ * in().width; }   // from row to row of the padded image
-  Size step() const { return stride_w_ * in().width; }   // from window to window
-  Size room_size() const { return padded_h_ * line(); }  // of a padded image
-  Size depth() const { return kernel_h_ * run_; }        // numbers in a window
-  Size weight_size() const { return depth() * out().width; }
+  Size line() const { return padded_w_ * in().channels; }  // from row to row of the padded image
+  Size step() const { return stride_w_ * in().channels; }  // from window to window
+  Size room_size() const { return padded_h_ * line(); }    // of a padded image
+  Size depth() const { return kernel_h_ * run_; }          // numbers in a window
+  Size weight_size() const { return depth() * out().channels; }
   bool pads() const { return pad_h_ > 0 || pad_w_ > 0; }
 
   // The image with a border of zeros, in `room`; the image itself where there is no border.
   const float* padded(const float* image, float* room) const {
     if (!pads()) return image;
     std::fill(room, room + room_size(), 0.0f);
-    const Size length = in().across * in().width;
+    const Size length = in().width * in().channels;
     for (Size row = 0; row < in().height; ++row)
       std::copy(image + row * length, image + (row + 1) * length, inside(room, row));
     return room;
@@ -57,7 +57,7 @@ class Convolution : public Layer {
   // Cuts the border off again.
   void finish_gradient(const Frame& f, Size e, float* room) const {
     if (!pads()) return;
-    const Size length = in().across * in().width;
+    const Size length = in().width * in().channels;
     float* to = dx(f, e);
     for (Size row = 0; row < in().height; ++row) {
       const float* from = inside(room, row);
@@ -70,14 +70,14 @@ class Convolution : public Layer {
 
   void bias_gradient(const Frame& f, Size first, Size count) const {
     if (!has(1)) return;
-    sum_rows(count * out().rows, out().width, dy(f, first), f.workspace);
-    pour(sink(f, 1, first), out().width, f.workspace);
+    sum_rows(count * out().rows, out().channels, dy(f, first), f.workspace);
+    pour(sink(f, 1, first), out().channels, f.workspace);
   }
 
   Size kernel_h_, kernel_w_, stride_h_, stride_w_, pad_h_, pad_w_, padded_h_, padded_w_, run_;
 
  private:
-  float* inside(float* room, Size row) const { return room + (row + pad_h_) * line() + pad_w_ * in().width; }
+  float* inside(float* room, Size row) const { return room + (row + pad_h_) * line() + pad_w_ * in().channels; }
 };
 
 // ---- directly ------------------------------------------------------------------------------------------------------
@@ -90,8 +90,8 @@ class DirectConvolution : public Convolution {
 
   static bool suits(const Spec& spec) {
     constexpr Size kWide = 8, kDeep = 2048;
-    const Size depth = spec.whole("kernel_h") * spec.whole("kernel_w") * spec.input_shapes[0].width;
-    return spec.by_example && spec.output_shape.across >= kWide && depth <= kDeep;
+    const Size depth = spec.whole("kernel_h") * spec.whole("kernel_w") * spec.input_shapes[0].channels;
+    return spec.by_example && spec.output_shape.width >= kWide && depth <= kDeep;
   }
 
   void forward(const Frame& f, Size first, Size count) const override {
@@ -99,9 +99,9 @@ class DirectConvolution : public Convolution {
       const float* image = padded(x(f, e), f.workspace);
       float* result = y(f, e);
       for (Size row = 0; row < out().height; ++row)
-        products().outer({out().across, out().width, run_, kernel_h_, image + row * stride_h_ * line(), step(), 1,
-                          line(), param(f, 0), out().width, run_ * out().width,
-                          result + row * out().across * out().width, out().width, 1.0f, param(f, 1), 0});
+        products().outer({out().width, out().channels, run_, kernel_h_, image + row * stride_h_ * line(), step(), 1,
+                          line(), param(f, 0), out().channels, run_ * out().channels,
+                          result + row * out().width * out().channels, out().channels, 1.0f, param(f, 1), 0});
     }
   }
 
@@ -115,28 +115,28 @@ class DirectConvolution : public Convolution {
   }
 
   Size kept_size(Size) const override { return wants() ? weight_size() : 0; }
-  Size workspace_size(Size) const override { return std::max(room_size(), out().width); }
+  Size workspace_size(Size) const override { return std::max(room_size(), out().channels); }
 
  private:
   void weight_gradient(const Frame& f, Size e) const {
     const float* image = padded(x(f, e), f.workspace);
     const Sink weight = sink(f, 0, e);
     Outer product{run_,
+                  out().channels,
                   out().width,
-                  out().across,
                   out().height,
                   image,
                   1,
                   step(),
                   stride_h_ * line(),
                   dy(f, e),
-                  out().width,
-                  out().across * out().width,
+                  out().channels,
+                  out().width * out().channels,
                   weight.to,
-                  out().width,
+                  out().channels,
                   weight.alpha,
                   weight.beta != 0.0f ? weight.to : nullptr,
-                  out().width};
+                  out().channels};
     product.groups = kernel_h_;
     product.a_group = line();
     products().outer(product);
@@ -144,22 +144,23 @@ class DirectConvolution : public Convolution {
 
   // (kernel_h, run, out) -> (kernel_h, out, run)
   void turn_weight(const float* weight, float* turned) const {
-    const Size width = out().width;
+    const Size channels = out().channels;
     for (Size ky = 0; ky < kernel_h_; ++ky)
-      for (Size o = 0; o < width; ++o)
-        for (Size k = 0; k < run_; ++k) turned[(ky * width + o) * run_ + k] = weight[(ky * run_ + k) * width + o];
+      for (Size o = 0; o < channels; ++o)
+        for (Size k = 0; k < run_; ++k) turned[(ky * channels + o) * run_ + k] = weight[(ky * run_ + k) * channels + o];
   }
 
   // The windows of one column of outputs, one below the other, never meet in the same row of the image: for every row
   // of the kernel they are one product.
   void input_gradient(const Frame& f, Size e) const {
-    const Size width = out().width;
+    const Size channels = out().channels;
     float* target = start_gradient(f, e, f.workspace);
-    for (Size col = 0; col < out().across; ++col)
+    for (Size col = 0; col < out().width; ++col)
       for (Size ky = 0; ky < kernel_h_; ++ky) {
         float* to = target + ky * line() + col * step();
-        products().outer({out().height, run_, width, 1, dy(f, e) + col * width, out().across * width, 1, 0,
-                          kept(f) + ky * width * run_, run_, 0, to, stride_h_ * line(), 1.0f, to, stride_h_ * line()});
+        products().outer({out().height, run_, channels, 1, dy(f, e) + col * channels, out().width * channels, 1, 0,
+                          kept(f) + ky * channels * run_, run_, 0, to, stride_h_ * line(), 1.0f, to,
+                          stride_h_ * line()});
       }
     finish_gradient(f, e, f.workspace);
   }
@@ -176,26 +177,26 @@ class UnrolledConvolution : public Convolution {
   void forward(const Frame& f, Size first, Size count) const override {
     const float* windows = unrolled(f, first, count);
     float* result = y(f, first);
-    if (has(1)) fill_pixels(count * out().rows, out().width, param(f, 1), result);
-    product_nn(count * out().rows, out().width, depth(), windows, param(f, 0), result, has(1));
+    if (has(1)) fill_pixels(count * out().rows, out().channels, param(f, 1), result);
+    product_nn(count * out().rows, out().channels, depth(), windows, param(f, 0), result, has(1));
   }
 
   void backward(const Frame& f, Size first, Size count) const override {
     const Size pixels = count * out().rows;
     float* windows = room(f) + room_size();
     if (wants()) {
-      product_nt(pixels, depth(), out().width, dy(f, first), param(f, 0), nullptr, windows);
+      product_nt(pixels, depth(), out().channels, dy(f, first), param(f, 0), nullptr, windows);
       for (Size e = first; e < first + count; ++e) roll_up(f, e, windows + (e - first) * out().rows * depth());
     }
     unrolled(f, first, count);
     const Sink weight = sink(f, 0, first);
-    product_tn(depth(), out().width, pixels, weight.alpha, windows, dy(f, first), weight.beta, weight.to);
+    product_tn(depth(), out().channels, pixels, weight.alpha, windows, dy(f, first), weight.beta, weight.to);
     bias_gradient(f, first, count);
   }
 
   Size workspace_size(Size batch) const override {
     const Size examples = spec().by_example ? 1 : batch;
-    return std::max(room_size() + examples * out().rows * depth(), out().width);
+    return std::max(room_size() + examples * out().rows * depth(), out().channels);
   }
 
  private:
@@ -226,7 +227,7 @@ class UnrolledConvolution : public Convolution {
   // work(offset in the padded image) for every run of every window, in order.
   template <class Work> void for_windows(Work work) const {
     for (Size row = 0; row < out().height; ++row)
-      for (Size col = 0; col < out().across; ++col)
+      for (Size col = 0; col < out().width; ++col)
         for (Size ky = 0; ky < kernel_h_; ++ky) work((row * stride_h_ + ky) * line() + col * step());
   }
 };

@@ -11,11 +11,11 @@ class Linear : public Layer {
   using Layer::Layer;
 
   void forward(const Frame& f, Size first, Size count) const override {
-    product_nt(count * in().rows, out().width, in().width, x(f, first), param(f, 0), param(f, 1), y(f, first));
+    product_nt(count * in().rows, out().channels, in().channels, x(f, first), param(f, 0), param(f, 1), y(f, first));
   }
 
   void backward(const Frame& f, Size first, Size count) const override {
-    const Size rows = count * in().rows, from = in().width, to = out().width;
+    const Size rows = count * in().rows, from = in().channels, to = out().channels;
     if (wants()) product_nn(rows, from, to, dy(f, first), param(f, 0), dx(f, first), adds());
     const Sink weight = sink(f, 0, first);
     product_tn(to, from, rows, weight.alpha, dy(f, first), x(f, first), weight.beta, weight.to);
@@ -25,8 +25,8 @@ class Linear : public Layer {
     }
   }
 
-  Size workspace_size(Size) const override { return out().width; }
-  std::vector<Size> param_sizes() const override { return {in().width * out().width, out().width}; }
+  Size workspace_size(Size) const override { return out().channels; }
+  std::vector<Size> param_sizes() const override { return {in().channels * out().channels, out().channels}; }
 };
 
 }  // namespace

@@ -151,10 +151,10 @@ void transpose_matrix(Size rows, Size cols, const float* from, float* to, bool a
 
 // Stored pixels first, channels last; torch's order has the channels first.
 void to_torch_order(const Shape& image, const float* from, float* to, bool add) {
-  transpose_matrix(image.rows, image.width, from, to, add);
+  transpose_matrix(image.rows, image.channels, from, to, add);
 }
 void from_torch_order(const Shape& image, const float* from, float* to, bool add) {
-  transpose_matrix(image.width, image.rows, from, to, add);
+  transpose_matrix(image.channels, image.rows, from, to, add);
 }
 
 class Flatten : public Layer {
@@ -197,7 +197,7 @@ class Select : public Layer {
   }
 
   void forward(const Frame& f, Size first, Size count) const override {
-    for (Size e = first; e < first + count; ++e) copy(out().width, x(f, e) + step_ * out().width, y(f, e));
+    for (Size e = first; e < first + count; ++e) copy(out().channels, x(f, e) + step_ * out().channels, y(f, e));
   }
 
   void backward(const Frame& f, Size first, Size count) const override {
@@ -205,7 +205,7 @@ class Select : public Layer {
     for (Size e = first; e < first + count; ++e) {
       float* all = dx(f, e);
       if (!adds()) std::fill(all, all + in().size(), 0.0f);
-      pass_on(out().width, dy(f, e), all + step_ * out().width, adds());
+      pass_on(out().channels, dy(f, e), all + step_ * out().channels, adds());
     }
   }
 
@@ -217,7 +217,7 @@ class Select : public Layer {
 
 // Uniform numbers [begin, begin + n) of a client's stream.
 void uniform_run(const Stream& stream, Word client, Size begin, Size n, float* out) {
-  const auto draw = blocks<float>().uniform;
+  const auto draw = vector_loops<float>().uniform;
   const Size skipped = begin % 4, head = skipped ? std::min(n, 4 - skipped) : 0;
   if (head > 0) {
     float block[4];

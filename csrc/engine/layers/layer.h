@@ -1,7 +1,7 @@
 // One layer of a local-training program: forward and backward of some examples of one client's batch, on one thread.
 //
-// A value holds `rows` x `width` numbers per example; an image is height x across pixels of `width` channels, channels
-// last. A layer is shared by all threads and never changes; everything that does lies in the thread's Frame.
+// A value holds `rows` x `channels` numbers per example; an image has a row for each of its height x width pixels. A
+// layer is shared by all threads and never changes; everything that does lies in the thread's Frame.
 #pragma once
 
 #include <cstdint>
@@ -21,8 +21,8 @@ enum class Kind { kVector, kSequence, kImage, kTokens, kSparse };
 
 struct Shape {
   Kind kind;
-  Size rows, width, height, across;
-  Size size() const { return rows * width; }
+  Size rows, channels, height, width;
+  Size size() const { return rows * channels; }
 };
 
 // Every layer that there is, under the name that the tracer has for it (fastfed/program).

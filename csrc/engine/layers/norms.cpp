@@ -63,7 +63,7 @@ class GroupNorm : public Layer {
  public:
   explicit GroupNorm(Spec given)
       : Layer(std::move(given)),
-        n_{in().rows, in().width},
+        n_{in().rows, in().channels},
         groups_(spec().whole("groups")),
         eps_(spec().setting("eps")) {
     if (groups_ < 1 || n_.channels % groups_ != 0)
@@ -220,7 +220,7 @@ FF_CLONES void bias_back(Size rows, Size n, const float* __restrict dy, float* _
 
 class LayerNorm : public Layer {
  public:
-  explicit LayerNorm(Spec given) : Layer(std::move(given)), n_(in().width), eps_(spec().setting("eps")) {}
+  explicit LayerNorm(Spec given) : Layer(std::move(given)), n_(in().channels), eps_(spec().setting("eps")) {}
 
   void forward(const Frame& f, Size first, Size count) const override {
     const float* weight = weight_or_ones(f);

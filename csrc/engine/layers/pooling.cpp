@@ -35,10 +35,10 @@ class Pool : public Layer {
       down_ =
           sliding(in().height, out().height, spec().whole("kernel_h"), spec().whole("stride_h"), spec().whole("pad_h"));
       across_ =
-          sliding(in().across, out().across, spec().whole("kernel_w"), spec().whole("stride_w"), spec().whole("pad_w"));
+          sliding(in().width, out().width, spec().whole("kernel_w"), spec().whole("stride_w"), spec().whole("pad_w"));
     } else {
       down_ = adaptive(in().height, out().height);
-      across_ = adaptive(in().across, out().across);
+      across_ = adaptive(in().width, out().width);
     }
   }
 
@@ -46,16 +46,16 @@ class Pool : public Layer {
   // work(output pixel, window down, window across)
   template <class Work> void for_windows(Work work) const {
     for (Size row = 0; row < out().height; ++row)
-      for (Size col = 0; col < out().across; ++col)
-        work(row * out().across + col, down_[std::size_t(row)], across_[std::size_t(col)]);
+      for (Size col = 0; col < out().width; ++col)
+        work(row * out().width + col, down_[std::size_t(row)], across_[std::size_t(col)]);
   }
   // work(input pixel, number in the window)
   template <class Work> void for_pixels(const Window& down, const Window& across, Work work) const {
     int number = 0;
     for (Size row = down.begin; row < down.end; ++row)
-      for (Size col = across.begin; col < across.end; ++col) work(row * in().across + col, number++);
+      for (Size col = across.begin; col < across.end; ++col) work(row * in().width + col, number++);
   }
-  Grid grid() const { return {down_.data(), across_.data(), out().height, out().across, in().across, in().width}; }
+  Grid grid() const { return {down_.data(), across_.data(), out().height, out().width, in().width, in().channels}; }
   void start_gradient(const Frame& f, Size e) const {
     if (!adds()) std::fill(dx(f, e), dx(f, e) + in().size(), 0.0f);
   }
@@ -93,22 +93,23 @@ class AveragePool : public Pool {
         border_counts_(spec().settings.count("count_include_pad") && spec().setting("count_include_pad") != 0) {}
 
   void forward(const Frame& f, Size first, Size count) const override {
-    const Size width = in().width;
+    const Size channels = in().channels;
     for (Size e = first; e < first + count; ++e) {
       const float* image = x(f, e);
       float* result = y(f, e);
       std::fill(result, result + out().size(), 0.0f);
       for_windows([&](Size pixel, const Window& down, const Window& across) {
         const float share = share_of(down, across);
-        for_pixels(down, across,
-                   [&](Size from, int) { add_scaled(width, share, image + from * width, result + pixel * width); });
+        for_pixels(down, across, [&](Size from, int) {
+          add_scaled(channels, share, image + from * channels, result + pixel * channels);
+        });
       });
     }
   }
 
   void backward(const Frame& f, Size first, Size count) const override {
     if (!wants()) return;
-    const Size width = in().width;
+    const Size channels = in().channels;
     for (Size e = first; e < first + count; ++e) {
       start_gradient(f, e);
       float* to = dx(f, e);
@@ -116,7 +117,7 @@ class AveragePool : public Pool {
       for_windows([&](Size pixel, const Window& down, const Window& across) {
         const float share = share_of(down, across);
         for_pixels(down, across,
-                   [&](Size at, int) { add_scaled(width, share, from + pixel * width, to + at * width); });
+                   [&](Size at, int) { add_scaled(channels, share, from + pixel * channels, to + at * channels); });
       });
     }
   }

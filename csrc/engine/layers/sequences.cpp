@@ -22,26 +22,27 @@ class Embedding : public Layer {
       : Layer(std::move(given)), vocabulary_(spec().whole("vocabulary")), padding_(spec().whole("padding_idx")) {}
 
   void forward(const Frame& f, Size first, Size count) const override {
-    const Size width = out().width;
+    const Size channels = out().channels;
     const std::int32_t* token = tokens(f, first);
-    for (Size r = 0; r < count * out().rows; ++r) copy(width, param(f, 0) + token[r] * width, y(f, first) + r * width);
+    for (Size r = 0; r < count * out().rows; ++r)
+      copy(channels, param(f, 0) + token[r] * channels, y(f, first) + r * channels);
   }
 
   void backward(const Frame& f, Size first, Size count) const override {
-    const Size width = out().width;
+    const Size channels = out().channels;
     const Sink weight = sink(f, 0, first);
-    if (weight.beta == 0.0f) std::fill_n(weight.to, vocabulary_ * width, 0.0f);
+    if (weight.beta == 0.0f) std::fill_n(weight.to, vocabulary_ * channels, 0.0f);
     const std::int32_t* token = tokens(f, first);
     RowGroups& groups = RowGroups::of_this_thread();
     groups.start(vocabulary_);
     for (Size r = 0; r < count * out().rows; ++r)
-      if (token[r] != padding_) groups.add(token[r], 1.0f, dy(f, first) + r * width);
-    groups.pour_into(weight, width, f.workspace);
+      if (token[r] != padding_) groups.add(token[r], 1.0f, dy(f, first) + r * channels);
+    groups.pour_into(weight, channels, f.workspace);
   }
 
-  Size workspace_size(Size) const override { return out().width; }
+  Size workspace_size(Size) const override { return out().channels; }
 
-  std::vector<Size> param_sizes() const override { return {vocabulary_ * out().width}; }
+  std::vector<Size> param_sizes() const override { return {vocabulary_ * out().channels}; }
 
  private:
   const std::int32_t* tokens(const Frame& f, Size example) const { return f.tokens + example * out().rows; }
@@ -139,11 +140,12 @@ FF_CLONES void sum_rows(Size rows, Size cols, const float* __restrict from, floa
 
 class Lstm : public Layer {
  public:
-  explicit Lstm(Spec given) : Layer(std::move(given)), width_(in().width), hidden_(out().width), steps_(out().rows) {}
+  explicit Lstm(Spec given)
+      : Layer(std::move(given)), inputs_(in().channels), hidden_(out().channels), steps_(out().rows) {}
 
   void forward(const Frame& f, Size first, Size count) const override {
     const Kept k = kept_of(f, first);
-    product_nt(count * steps_, 4 * hidden_, width_, x(f, first), param(f, 0), summed_bias(f), k.gates);
+    product_nt(count * steps_, 4 * hidden_, inputs_, x(f, first), param(f, 0), summed_bias(f), k.gates);
     const Panels recurrent(hidden_, 4 * hidden_, f.workspace);
     recurrent.pack_transposed(param(f, 1));
     for (Size t = 0; t < steps_; ++t) {
@@ -158,10 +160,10 @@ class Lstm : public Layer {
     const Kept k = kept_of(f, first);
     back_through_time(f, k, first, count);
     const Size rows = count * steps_;
-    if (wants()) product_nn(rows, width_, 4 * hidden_, k.gates, param(f, 0), dx(f, first), adds());
+    if (wants()) product_nn(rows, inputs_, 4 * hidden_, k.gates, param(f, 0), dx(f, first), adds());
     // The weights have been read for the last time.
     const Sink weight = sink(f, 0, first), recurrent = sink(f, 1, first);
-    product_tn(4 * hidden_, width_, rows, weight.alpha, k.gates, x(f, first), weight.beta, weight.to);
+    product_tn(4 * hidden_, inputs_, rows, weight.alpha, k.gates, x(f, first), weight.beta, weight.to);
     product_tn(4 * hidden_, hidden_, rows, recurrent.alpha, k.gates, k.before, recurrent.beta, recurrent.to);
     if (!has(2) && !has(3)) return;
     float *partial = rest_of_workspace(f), *sums = partial + 4 * hidden_;
@@ -173,7 +175,7 @@ class Lstm : public Layer {
   Size kept_size(Size batch) const override { return batch * steps_ * 7 * hidden_; }
   Size workspace_size(Size count) const override { return panels_size() + std::max(2 * count * hidden_, 8 * hidden_); }
   std::vector<Size> param_sizes() const override {
-    return {4 * hidden_ * width_, 4 * hidden_ * hidden_, 4 * hidden_, 4 * hidden_};
+    return {4 * hidden_ * inputs_, 4 * hidden_ * hidden_, 4 * hidden_, 4 * hidden_};
   }
 
  private:
@@ -231,7 +233,7 @@ class Lstm : public Layer {
     }
   }
 
-  Size width_, hidden_, steps_;
+  Size inputs_, hidden_, steps_;
 };
 
 }  // namespace

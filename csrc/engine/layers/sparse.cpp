@@ -14,39 +14,39 @@ class SparseLinear : public Layer {
   using Layer::Layer;
 
   void forward(const Frame& f, Size first, Size count) const override {
-    const Size width = out().width;
+    const Size channels = out().channels;
     std::vector<const float*>& rows = rows_of_this_thread();
     for (Size e = first; e < first + count; ++e) {
       float* result = y(f, e);
       if (has(1))
-        std::copy(param(f, 1), param(f, 1) + width, result);
+        std::copy(param(f, 1), param(f, 1) + channels, result);
       else
-        std::fill(result, result + width, 0.0f);
+        std::fill(result, result + channels, 0.0f);
       rows.clear();
       for_entries(f, e, [&](Size column, float) { rows.push_back(row_of(f, column)); });
-      add_rows(width, Size(rows.size()), rows.data(), f.sparse.values + f.sparse.starts[f.rows[e]], result);
+      add_rows(channels, Size(rows.size()), rows.data(), f.sparse.values + f.sparse.starts[f.rows[e]], result);
     }
   }
 
   void backward(const Frame& f, Size first, Size count) const override {
-    const Size width = out().width;
+    const Size channels = out().channels;
     RowGroups& groups = is_tracked(f) ? *f.groups : RowGroups::of_this_thread();
-    groups.start(in().width);
+    groups.start(in().channels);
     for (Size e = first; e < first + count; ++e)
       for_entries(f, e, [&](Size column, float value) { groups.add(column, value, dy(f, e)); });
     if (!is_tracked(f)) {
       const Sink weight = sink(f, 0, first);
-      if (weight.beta == 0.0f) std::fill(weight.to, weight.to + in().width * width, 0.0f);
-      groups.pour_into(weight, width, f.workspace);
+      if (weight.beta == 0.0f) std::fill(weight.to, weight.to + in().channels * channels, 0.0f);
+      groups.pour_into(weight, channels, f.workspace);
     }
     if (has(1)) {
-      sum_rows(count, width, dy(f, first), f.workspace);
-      pour(sink(f, 1, first), width, f.workspace);
+      sum_rows(count, channels, dy(f, first), f.workspace);
+      pour(sink(f, 1, first), channels, f.workspace);
     }
   }
 
-  Size workspace_size(Size) const override { return out().width; }
-  std::vector<Size> param_sizes() const override { return {in().width * out().width, out().width}; }
+  Size workspace_size(Size) const override { return out().channels; }
+  std::vector<Size> param_sizes() const override { return {in().channels * out().channels, out().channels}; }
 
  private:
   static std::vector<const float*>& rows_of_this_thread() {
@@ -58,7 +58,7 @@ class SparseLinear : public Layer {
 
   const float* row_of(const Frame& f, Size column) const {
     const float* model = is_tracked(f) && !f.moved[column] ? f.start : f.params;
-    return model + spec().params[0] + column * out().width;
+    return model + spec().params[0] + column * out().channels;
   }
 
   template <class Work> static void for_entries(const Frame& f, Size e, Work work) {

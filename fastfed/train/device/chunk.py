@@ -99,11 +99,11 @@ class Chunk:
 
     @cached_property
     def targets(self) -> Tensor:
-        """A step's labels (chunk, batch * rows) int32, or other targets (chunk, batch * rows, width)."""
+        """A step's labels (chunk, batch * rows) int32, or other targets (chunk, batch * rows, channels)."""
         shape, clients = self.engine.network.shape, len(self.clients)
         if self.engine.network.loss == "cross_entropy":
             return self.arena.room("targets", (clients, self.batch * shape.rows), torch.int32)
-        return self.arena.room("targets", (clients, self.batch * shape.rows, shape.width))
+        return self.arena.room("targets", (clients, self.batch * shape.rows, shape.channels))
 
     @cached_property
     def counts(self) -> Tensor | None:

@@ -56,7 +56,7 @@ def _covers_all(network: Network, packing: Packing) -> bool:
 
 def _cover_fits(network: Network, packing: Packing) -> bool:
     """Whether SM3 divides every convolution's weight into rows and columns as its product does."""
-    columns = {block.offset: block.cols for block in covers.decode(packing.cover()).blocks}
+    columns = {matrix.offset: matrix.cols for matrix in covers.decode(packing.cover()).matrices}
     layers = [step.layer for step in network.steps if isinstance(step.layer, Convolution)]
     return all(columns[layer.weight.offset] == layer.outputs for layer in layers)
 

@@ -41,7 +41,7 @@ class Gathering:
         from ...kernels.triton.engine.batches import count_labels
 
         shape = self.network.shape
-        numbers = shape.rows if counts is not None else shape.rows * shape.width
+        numbers = shape.rows if counts is not None else shape.rows * shape.channels
         self._gather(self.targets, rows, lengths, batch, into, Shape(1, numbers, numbers), None, False)
         if counts is not None:
             count_labels(into, counts, lengths, shape.rows)
@@ -91,12 +91,12 @@ def check_examples(examples: Examples, network: Network) -> None:
     labels = network.loss == "cross_entropy"
     if labels and (not isinstance(targets, Tensor) or targets.is_floating_point()):
         raise Unsupported("targets: cross entropy takes int64 labels")
-    wanted = shape.rows if labels else shape.rows * shape.width
+    wanted = shape.rows if labels else shape.rows * shape.channels
     found = targets.width if isinstance(targets, Sparse) else targets[0].numel() if len(targets) else wanted
     if found != wanted:
         raise Unsupported(f"targets: the loss takes {wanted} numbers for an example, the data have {found}")
     if labels and isinstance(targets, Tensor):
-        _check_range("targets", targets[targets != IGNORED], shape.width)
+        _check_range("targets", targets[targets != IGNORED], shape.channels)
     words = [step.layer.words for step in network.steps if isinstance(step.layer, Embedding)]
     if words and isinstance(inputs, Tensor):
         _check_range("inputs", inputs, min(words))

@@ -129,7 +129,7 @@ class _Anchors:
         """The terms (chunk,) that the contrast adds to the losses; their gradients are put where features' go."""
         chunk, contrast, network = self.chunk, self.contrast, self.chunk.engine.network
         shape = network.feature_shape
-        inside = torch.arange(shape.numbers, device=chunk.device) % shape.stride < shape.width
+        inside = torch.arange(shape.numbers, device=chunk.device) % shape.stride < shape.channels
         real = torch.arange(chunk.batch, device=chunk.device) < lengths[:, None]
         used = real[..., None] & inside
         mine, of_start, of_previous = (

@@ -34,17 +34,18 @@ def _elements(lengths, SIZE: tl.constexpr, BATCH: tl.constexpr, BLOCK: tl.conste
 @triton.jit
 def _gather(
     store, table, rows, row_stride, out, lengths,
-    ROWS: tl.constexpr, WIDTH: tl.constexpr, STRIDE: tl.constexpr, IMAGE: tl.constexpr, BATCH: tl.constexpr,
+    ROWS: tl.constexpr, CHANNELS: tl.constexpr, STRIDE: tl.constexpr, IMAGE: tl.constexpr, BATCH: tl.constexpr,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Examples of `store`, ROWS x WIDTH numbers (an IMAGE: WIDTH x ROWS), to `out` (clients, BATCH * ROWS, STRIDE)."""
-    client, example, element, mask = _elements(lengths, ROWS * WIDTH, BATCH, BLOCK)
-    row, column = element // WIDTH, element % WIDTH
+    """Examples of `store`, ROWS x CHANNELS numbers (an IMAGE: CHANNELS x ROWS), to `out` (clients, BATCH * ROWS,
+    STRIDE)."""
+    client, example, element, mask = _elements(lengths, ROWS * CHANNELS, BATCH, BLOCK)
+    row, column = element // CHANNELS, element % CHANNELS
     stored = element
     if IMAGE:
         stored = column * ROWS + row
     which = tl.load(rows + client * row_stride + example, mask=mask, other=0)
-    number = tl.load(store + which * (ROWS * WIDTH) + stored, mask=mask, other=0)
+    number = tl.load(store + which * (ROWS * CHANNELS) + stored, mask=mask, other=0)
     if table is not None:
         number = tl.load(table + column * 256 + number.to(tl.int32), mask=mask, other=0.0)
     at = (client * (BATCH * ROWS) + example * ROWS + row) * STRIDE + column
@@ -94,8 +95,8 @@ def gather(
     """Examples `rows` (clients, at most batch) of `store` (examples, ...), any dtype, into `out` (clients, batch of
     values of this shape). An `image` is stored with its channels first; bytes mean what `table` (channels, 256) says.
     """
-    sizes = {"ROWS": shape.rows, "WIDTH": shape.width, "STRIDE": shape.stride, "IMAGE": image, "BATCH": batch}
-    programs = len(rows) * -(-batch * shape.rows * shape.width // _BLOCK)
+    sizes = {"ROWS": shape.rows, "CHANNELS": shape.channels, "STRIDE": shape.stride, "IMAGE": image, "BATCH": batch}
+    programs = len(rows) * -(-batch * shape.rows * shape.channels // _BLOCK)
     launch(_gather, programs, out, store, table, rows, rows.stride(0), out, lengths, **sizes, BLOCK=_BLOCK)
 
 

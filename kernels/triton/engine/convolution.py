@@ -33,8 +33,8 @@ class Tile(NamedTuple):
     stages: int
 
 
-def _columns(width: int) -> int:
-    return 16 if width <= 16 else 32 if width <= 32 else 64
+def _columns(channels: int) -> int:
+    return 16 if channels <= 16 else 32 if channels <= 32 else 64
 
 
 def forward_tile(c: Convolution) -> Tile:

@@ -23,14 +23,14 @@ _BLOCK = 1024
 
 
 @device
-def _elements(lengths, ROWS: tl.constexpr, WIDTH: tl.constexpr, CAPACITY: tl.constexpr, BLOCK: tl.constexpr):
+def _elements(lengths, ROWS: tl.constexpr, CHANNELS: tl.constexpr, CAPACITY: tl.constexpr, BLOCK: tl.constexpr):
     """This program's client; row and column of its elements; which of them exist."""
-    blocks: tl.constexpr = (CAPACITY * WIDTH + BLOCK - 1) // BLOCK
+    blocks: tl.constexpr = (CAPACITY * CHANNELS + BLOCK - 1) // BLOCK
     program = tl.program_id(0)
     client = (program // blocks).to(tl.int64)
     element = program % blocks * BLOCK + tl.arange(0, BLOCK)
-    row = element // WIDTH
-    return client, row, element % WIDTH, row < tl.load(lengths + client) * ROWS
+    row = element // CHANNELS
+    return client, row, element % CHANNELS, row < tl.load(lengths + client) * ROWS
 
 
 @device
@@ -47,20 +47,20 @@ def _store_gradient(
 
 @triton.jit
 def _curve(
-    value, out, lengths, ROWS: tl.constexpr, WIDTH: tl.constexpr, IN: tl.constexpr, OUT: tl.constexpr,
+    value, out, lengths, ROWS: tl.constexpr, CHANNELS: tl.constexpr, IN: tl.constexpr, OUT: tl.constexpr,
     CAPACITY: tl.constexpr, CURVE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    client, row, col, mask = _elements(lengths, ROWS, WIDTH, CAPACITY, BLOCK)
+    client, row, col, mask = _elements(lengths, ROWS, CHANNELS, CAPACITY, BLOCK)
     x = tl.load(value + (client * CAPACITY + row) * IN + col, mask=mask, other=0.0)
     tl.store(out + (client * CAPACITY + row) * OUT + col, activated(x, CURVE), mask=mask)
 
 
 @triton.jit
 def _curve_gradient(
-    value, d_value, d_out, lengths, ROWS: tl.constexpr, WIDTH: tl.constexpr, IN: tl.constexpr, OUT: tl.constexpr,
+    value, d_value, d_out, lengths, ROWS: tl.constexpr, CHANNELS: tl.constexpr, IN: tl.constexpr, OUT: tl.constexpr,
     CAPACITY: tl.constexpr, CURVE: tl.constexpr, GATE: tl.constexpr, ADD: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    client, row, col, mask = _elements(lengths, ROWS, WIDTH, CAPACITY, BLOCK)
+    client, row, col, mask = _elements(lengths, ROWS, CHANNELS, CAPACITY, BLOCK)
     at = (client * CAPACITY + row) * IN + col
     d = tl.load(d_out + (client * CAPACITY + row) * OUT + col, mask=mask, other=0.0)
     if CURVE != 0:
@@ -70,19 +70,19 @@ def _curve_gradient(
 
 @triton.jit
 def _sum(
-    a, b, out, lengths, ROWS: tl.constexpr, WIDTH: tl.constexpr, IN: tl.constexpr, OUT: tl.constexpr,
+    a, b, out, lengths, ROWS: tl.constexpr, CHANNELS: tl.constexpr, IN: tl.constexpr, OUT: tl.constexpr,
     CAPACITY: tl.constexpr, CURVE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    client, row, col, mask = _elements(lengths, ROWS, WIDTH, CAPACITY, BLOCK)
+    client, row, col, mask = _elements(lengths, ROWS, CHANNELS, CAPACITY, BLOCK)
     at = (client * CAPACITY + row) * IN + col
     x = tl.load(a + at, mask=mask, other=0.0) + tl.load(b + at, mask=mask, other=0.0)
     tl.store(out + (client * CAPACITY + row) * OUT + col, activated(x, CURVE), mask=mask)
 
 
 @device
-def _torch_order(row, col, ROWS: tl.constexpr, WIDTH: tl.constexpr):
+def _torch_order(row, col, ROWS: tl.constexpr, CHANNELS: tl.constexpr):
     """Where torch has the element among those of a batch: an image's channels come before its pixels."""
-    return (row // ROWS) * (ROWS * WIDTH) + col * ROWS + row % ROWS
+    return (row // ROWS) * (ROWS * CHANNELS) + col * ROWS + row % ROWS
 
 
 @device
@@ -106,17 +106,17 @@ def _uniform(at, client_id, step, round, key0, key1):
 @triton.jit(do_not_specialize=["p", "scale", "key0", "key1"])
 def _dropout(
     value, made, target, lengths, ids, clock, p, scale, key0: tl.int64, key1: tl.int64,
-    ROWS: tl.constexpr, WIDTH: tl.constexpr, IN: tl.constexpr, OUT: tl.constexpr, CAPACITY: tl.constexpr,
+    ROWS: tl.constexpr, CHANNELS: tl.constexpr, IN: tl.constexpr, OUT: tl.constexpr, CAPACITY: tl.constexpr,
     IMAGE: tl.constexpr, GATE: tl.constexpr, ADD: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """`target` = `value` where numbers are >= p, scaled, else 0. The same both ways: masks are drawn again, not kept.
 
     On the way back `made` is the value whose gradient `target` is.
     """
-    client, row, col, mask = _elements(lengths, ROWS, WIDTH, CAPACITY, BLOCK)
-    at = row * WIDTH + col
+    client, row, col, mask = _elements(lengths, ROWS, CHANNELS, CAPACITY, BLOCK)
+    at = row * CHANNELS + col
     if IMAGE:
-        at = _torch_order(row, col, ROWS, WIDTH)
+        at = _torch_order(row, col, ROWS, CHANNELS)
     u = _uniform(at, tl.load(ids + client), tl.load(clock), tl.load(clock + 1), key0, key1)
     x = tl.load(value + (client * CAPACITY + row) * IN + col, mask=mask, other=0.0)
     kept = x * tl.where(u >= p, scale, 0.0)
@@ -125,17 +125,17 @@ def _dropout(
 
 @triton.jit
 def _reorder(
-    value, made, target, lengths, ROWS: tl.constexpr, WIDTH: tl.constexpr, IN: tl.constexpr, FLAT: tl.constexpr,
+    value, made, target, lengths, ROWS: tl.constexpr, CHANNELS: tl.constexpr, IN: tl.constexpr, FLAT: tl.constexpr,
     CAPACITY: tl.constexpr, BACK: tl.constexpr, IMAGE: tl.constexpr, GATE: tl.constexpr, ADD: tl.constexpr,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Between an image (ROWS pixels of WIDTH channels) or a sequence, and a vector in torch's order.
+    """Between an image (ROWS pixels of CHANNELS channels) or a sequence, and a vector in torch's order.
 
     BACK: from the vector to the other. `made` is the value whose gradient `target` is, where it is one.
     """
-    client, row, col, mask = _elements(lengths, ROWS, WIDTH, CAPACITY, BLOCK)
+    client, row, col, mask = _elements(lengths, ROWS, CHANNELS, CAPACITY, BLOCK)
     in_rows = (client * CAPACITY + row) * IN + col
-    place = (row % ROWS) * WIDTH + col
+    place = (row % ROWS) * CHANNELS + col
     if IMAGE:
         place = col * ROWS + row % ROWS
     flat = (client * (CAPACITY // ROWS) + row // ROWS) * FLAT + place
@@ -147,11 +147,12 @@ def _reorder(
 
 @triton.jit
 def _select(
-    value, made, target, lengths, index, ROWS: tl.constexpr, WIDTH: tl.constexpr, IN: tl.constexpr, OUT: tl.constexpr,
-    CAPACITY: tl.constexpr, BACK: tl.constexpr, GATE: tl.constexpr, ADD: tl.constexpr, BLOCK: tl.constexpr,
+    value, made, target, lengths, index, ROWS: tl.constexpr, CHANNELS: tl.constexpr, IN: tl.constexpr,
+    OUT: tl.constexpr, CAPACITY: tl.constexpr, BACK: tl.constexpr, GATE: tl.constexpr, ADD: tl.constexpr,
+    BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Row `index` of every example; back, its gradient there and 0 in all other rows."""
-    client, row, col, mask = _elements(lengths, ROWS, WIDTH, CAPACITY, BLOCK)
+    client, row, col, mask = _elements(lengths, ROWS, CHANNELS, CAPACITY, BLOCK)
     many = (client * CAPACITY + row) * IN + col
     one = (client * (CAPACITY // ROWS) + row // ROWS) * OUT + col
     chosen = mask & (row % ROWS == index)
@@ -164,16 +165,16 @@ def _select(
 # ---- launches -------------------------------------------------------------------------------------------------------
 
 
-def _over(kernel: Any, lengths: Tensor, batch: int, rows: int, width: int, *args: Any, **constants: Any) -> None:
-    programs = len(lengths) * -(-batch * rows * width // _BLOCK)
-    sizes = {"ROWS": rows, "WIDTH": width, "CAPACITY": batch * rows, "BLOCK": _BLOCK}
+def _over(kernel: Any, lengths: Tensor, batch: int, rows: int, channels: int, *args: Any, **constants: Any) -> None:
+    programs = len(lengths) * -(-batch * rows * channels // _BLOCK)
+    sizes = {"ROWS": rows, "CHANNELS": channels, "CAPACITY": batch * rows, "BLOCK": _BLOCK}
     launch(kernel, programs, lengths, *args, **sizes, **constants)
 
 
 def curve(kind: int, s: Shape, batch: int, value: Tensor, out: Tensor, lengths: Tensor) -> None:
     """`out` = curve(value)."""
     strides = {"IN": s.stride, "OUT": s.stride}
-    _over(_curve, lengths, batch, s.rows, s.width, value, out, lengths, CURVE=kind, **strides)
+    _over(_curve, lengths, batch, s.rows, s.channels, value, out, lengths, CURVE=kind, **strides)
 
 
 def curve_gradient(
@@ -182,13 +183,13 @@ def curve_gradient(
 ) -> None:  # fmt: skip
     """The gradient of `value` from that of curve(value); kind 0: passed on as it is."""
     constants = {"IN": s.stride, "OUT": s.stride, "CURVE": kind, "GATE": gate, "ADD": add}
-    _over(_curve_gradient, lengths, batch, s.rows, s.width, value, d_value, d_out, lengths, **constants)
+    _over(_curve_gradient, lengths, batch, s.rows, s.channels, value, d_value, d_out, lengths, **constants)
 
 
 def add(kind: int, s: Shape, batch: int, a: Tensor, b: Tensor, out: Tensor, lengths: Tensor) -> None:
     """`out` = curve(a + b)."""
     strides = {"IN": s.stride, "OUT": s.stride}
-    _over(_sum, lengths, batch, s.rows, s.width, a, b, out, lengths, CURVE=kind, **strides)
+    _over(_sum, lengths, batch, s.rows, s.channels, a, b, out, lengths, CURVE=kind, **strides)
 
 
 class Masks(NamedTuple):
@@ -211,7 +212,7 @@ def dropout(
     stream = (masks.ids, masks.clock, masks.p, scale, masks.key0, masks.key1)
     constants = {"IN": s.stride, "OUT": s.stride, "IMAGE": image, "GATE": gate, "ADD": add}
     args = (value, target if made is None else made, target, lengths, *stream)
-    _over(_dropout, lengths, batch, s.rows, s.width, *args, **constants)
+    _over(_dropout, lengths, batch, s.rows, s.channels, *args, **constants)
 
 
 def reorder(
@@ -221,7 +222,7 @@ def reorder(
     """From a value of shape `s` to a vector in torch's order; with `back` from the vector to that value."""
     constants = {"IN": s.stride, "FLAT": flat_stride, "IMAGE": image, "BACK": back, "GATE": gate, "ADD": add}
     args = (value, target if made is None else made, target, lengths)
-    _over(_reorder, lengths, batch, s.rows, s.width, *args, **constants)
+    _over(_reorder, lengths, batch, s.rows, s.channels, *args, **constants)
 
 
 def select(
@@ -231,4 +232,4 @@ def select(
     """Row `index` of every example of a value of shape `s`; with `back`, the gradient of that value."""
     constants = {"IN": s.stride, "OUT": out_stride, "BACK": back, "GATE": gate, "ADD": add}
     args = (value, target if made is None else made, target, lengths, index)
-    _over(_select, lengths, batch, s.rows, s.width, *args, **constants)
+    _over(_select, lengths, batch, s.rows, s.channels, *args, **constants)

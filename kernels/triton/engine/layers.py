@@ -158,18 +158,19 @@ class Layers:
         self, targets: Tensor, counts: Tensor | None, lengths: Tensor, tally: losses.Tally | None = None
     ) -> Tensor:
         """The mean losses (clients,) float64 of the batches, and the gradient of the outputs. Labels are (clients,
-        batch * rows) int32 of which `counts` (clients,) count, other targets (clients, batch * rows, width) float32."""
+        batch * rows) int32 of which `counts` (clients,) count, other targets (clients, batch * rows, channels)
+        float32."""
         shape, out = self.network.shape, self.values[self.network.output]
         rows_of = out.view(self.clients, self.batch * shape.rows, shape.stride)
         d_out = self.grads[self.network.output]
         if self.network.loss == "cross_entropy":
             assert counts is not None
             args = (targets, counts, self.row_losses, lengths, self.losses, tally)
-            losses.cross_entropy(self.batch, shape.rows, shape.width, rows_of, d_out, *args)
+            losses.cross_entropy(self.batch, shape.rows, shape.channels, rows_of, d_out, *args)
         else:
             others = (targets, self.row_losses, lengths, self.losses, tally)
             squares = self.network.loss == "mse"
-            losses.elementwise(squares, self.batch, shape.rows, shape.width, rows_of, d_out, *others)
+            losses.elementwise(squares, self.batch, shape.rows, shape.channels, rows_of, d_out, *others)
         return self.losses
 
     # ---- back -------------------------------------------------------------------------------------------------------

@@ -161,15 +161,15 @@ def cross_entropy(
 
 
 def elementwise(
-    squares: bool, batch: int, rows: int, width: int, out: Tensor, d_out: Tensor, targets: Tensor, losses: Tensor,
+    squares: bool, batch: int, rows: int, channels: int, out: Tensor, d_out: Tensor, targets: Tensor, losses: Tensor,
     lengths: Tensor, mean: Tensor, tally: Tally | None = None,
 ) -> None:  # fmt: skip
-    """`out` (clients, batch * rows, stride) against targets (clients, batch * rows, width) float32: mean squares, or
+    """`out` (clients, batch * rows, stride) against targets (clients, batch * rows, channels) float32: mean squares, or
     binary cross entropy."""
-    sizes = {"N": width, "ROWS": rows, "CAPACITY": batch * rows, "OUT": out.shape[-1], "SQUARES": squares}
+    sizes = {"N": channels, "ROWS": rows, "CAPACITY": batch * rows, "OUT": out.shape[-1], "SQUARES": squares}
     args = (out, d_out, targets, losses, lengths)
     launch(_elementwise, len(lengths) * _tiles(batch, rows), out, *args, **sizes, BR=_ROWS, BN=_COLS)
-    _finish(losses, None, lengths, mean, tally, rows, batch * rows, width)
+    _finish(losses, None, lengths, mean, tally, rows, batch * rows, channels)
 
 
 def _finish(

@@ -32,30 +32,30 @@ _DEPTH, _DEPTH_BACK = 16, 32
 
 @triton.jit
 def _embed(
-    models, tokens, out, lengths, weight, size, WIDTH: tl.constexpr, ROWS: tl.constexpr, OUT: tl.constexpr,
+    models, tokens, out, lengths, weight, size, CHANNELS: tl.constexpr, ROWS: tl.constexpr, OUT: tl.constexpr,
     CAPACITY: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    blocks: tl.constexpr = (CAPACITY * WIDTH + BLOCK - 1) // BLOCK
+    blocks: tl.constexpr = (CAPACITY * CHANNELS + BLOCK - 1) // BLOCK
     program = tl.program_id(0)
     client = (program // blocks).to(tl.int64)
     element = program % blocks * BLOCK + tl.arange(0, BLOCK)
-    row, column = element // WIDTH, element % WIDTH
+    row, column = element // CHANNELS, element % CHANNELS
     mask = row < tl.load(lengths + client) * ROWS
     token = tl.load(tokens + client * CAPACITY + row, mask=mask, other=0).to(tl.int64)
-    number = tl.load(models + client * size + weight.offset + token * WIDTH + column, mask=mask, other=0.0)
+    number = tl.load(models + client * size + weight.offset + token * CHANNELS + column, mask=mask, other=0.0)
     tl.store(out + (client * CAPACITY + row) * OUT + column, number, mask=mask)
 
 
 @triton.jit
 def _update_table(
     models, size, tokens, d_out, lengths, weight, sink,
-    WORDS: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, OUT: tl.constexpr, CAPACITY: tl.constexpr,
+    WORDS: tl.constexpr, CHANNELS: tl.constexpr, ROWS: tl.constexpr, OUT: tl.constexpr, CAPACITY: tl.constexpr,
     PADDING: tl.constexpr, FORMULA: tl.constexpr, ADD: tl.constexpr, BV: tl.constexpr, BC: tl.constexpr,
     BR: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """The gradient of a tile of the table: a product with the rows' ones and zeros, so that sums have a fixed order."""
     tiles_v: tl.constexpr = (WORDS + BV - 1) // BV
-    tiles_c: tl.constexpr = (WIDTH + BC - 1) // BC
+    tiles_c: tl.constexpr = (CHANNELS + BC - 1) // BC
     program = tl.program_id(0)
     client = (program // (tiles_v * tiles_c)).to(tl.int64)
     rows = tl.load(lengths + client) * ROWS
@@ -70,10 +70,10 @@ def _update_table(
         token = tl.where(token == PADDING, -1, token)
         is_word = (word[:, None] == token[None, :]).to(tl.float32)
         at = (client * CAPACITY + r)[:, None] * OUT + column[None, :]
-        d = tl.load(d_out + at, mask=(r < rows)[:, None] & (column < WIDTH)[None, :], other=0.0)
+        d = tl.load(d_out + at, mask=(r < rows)[:, None] & (column < CHANNELS)[None, :], other=0.0)
         g = tl.dot(is_word, d, g, input_precision=PRECISION)
-    at = client * size + weight.offset + word[:, None].to(tl.int64) * WIDTH + column[None, :]
-    start = tl.load(models + at, mask=(word < WORDS)[:, None] & (column < WIDTH)[None, :], other=0.0)
+    at = client * size + weight.offset + word[:, None].to(tl.int64) * CHANNELS + column[None, :]
+    start = tl.load(models + at, mask=(word < WORDS)[:, None] & (column < CHANNELS)[None, :], other=0.0)
     settle(
         sink,
         sink.coef,
@@ -84,8 +84,8 @@ def _update_table(
         word,
         word < WORDS,
         column,
-        column < WIDTH,
-        WIDTH,
+        column < CHANNELS,
+        CHANNELS,
         FORMULA,
         ADD,
         False,
@@ -94,8 +94,8 @@ def _update_table(
 
 def embed(e: Embedding, batch: int, x: Tensor, tokens: Tensor, out: Tensor, lengths: Tensor) -> None:
     """`out` = the rows of the table for tokens (clients, batch * rows) int32."""
-    sizes = {"WIDTH": e.width, "ROWS": e.rows, "OUT": e.out_stride, "CAPACITY": batch * e.rows, "BLOCK": _BLOCK}
-    programs = len(x) * -(-batch * e.rows * e.width // _BLOCK)
+    sizes = {"CHANNELS": e.channels, "ROWS": e.rows, "OUT": e.out_stride, "CAPACITY": batch * e.rows, "BLOCK": _BLOCK}
+    programs = len(x) * -(-batch * e.rows * e.channels // _BLOCK)
     launch(_embed, programs, x, x, tokens, out, lengths, e.weight, x.stride(0), **sizes)
 
 
@@ -104,9 +104,9 @@ def update_table(
     add: bool = False,
 ) -> None:  # fmt: skip
     """The gradient of the table goes to the sink; `add`: to what is there."""
-    sizes = {"WORDS": e.words, "WIDTH": e.width, "ROWS": e.rows, "OUT": e.out_stride, "CAPACITY": batch * e.rows}
+    sizes = {"WORDS": e.words, "CHANNELS": e.channels, "ROWS": e.rows, "OUT": e.out_stride, "CAPACITY": batch * e.rows}
     tile: dict[str, Any] = {"BV": _WORDS, "BC": _COLUMNS, "BR": _ROWS, "PRECISION": PRECISION, "PADDING": e.padding}
-    programs = len(x) * -(-e.words // _WORDS) * -(-e.width // _COLUMNS)
+    programs = len(x) * -(-e.words // _WORDS) * -(-e.channels // _COLUMNS)
     args = (x, x.stride(0), tokens, d_out, lengths, e.weight, sink)
     launch(_update_table, programs, x, *args, stages=1, ADD=add, **rule.constants, **sizes, **tile)
 

@@ -1,4 +1,4 @@
-// The loops behind blocks.h, compiled once per SIMD level with FF_LEVEL naming the level. Everything has internal
+// The loops behind vector_loops.h, compiled once per SIMD level with FF_LEVEL naming the level. Everything has internal
 // linkage: a function shared between levels by the linker could carry instructions that the machine does not have.
 
 #include <cstring>
@@ -7,9 +7,9 @@
 #include <immintrin.h>
 #endif
 
-#include "simd/blocks.h"
 #include "simd/square_lanes.h"
 #include "simd/trimming.inl"
+#include "simd/vector_loops.h"
 
 namespace fastfed {
 namespace {
@@ -454,28 +454,28 @@ void probe_block(std::int64_t begin, std::int64_t end, const T* const* reads, in
 
 // ---- the table -----------------------------------------------------------------------------------------------------
 
-template <class T, class Rule> void enter_server(Blocks<T>& b, ServerFormula f) {
+template <class T, class Rule> void enter_server(VectorLoops<T>& b, ServerFormula f) {
   b.server[f][0][0] = server_block<T, Rule, false, false>;
   b.server[f][0][1] = server_block<T, Rule, false, Rule::has_m>;
   b.server[f][1][0] = server_block<T, Rule, true, false>;
   b.server[f][1][1] = server_block<T, Rule, true, Rule::has_m>;
 }
 
-template <class T, class Direction, int Source> void enter_cover(Blocks<T>& b, DirectionFormula f) {
+template <class T, class Direction, int Source> void enter_cover(VectorLoops<T>& b, DirectionFormula f) {
   b.covered[f][Source][0] = covered_tile<T, Direction, Source, false>;
   b.covered[f][Source][1] = covered_tile<T, Direction, Source, true>;
   b.covered_squares[f][Source][0] = covered_squares_tile<T, Direction, Source, false>;
   b.covered_squares[f][Source][1] = covered_squares_tile<T, Direction, Source, true>;
 }
 
-template <class T, class Direction> void enter_covers(Blocks<T>& b, DirectionFormula f) {
+template <class T, class Direction> void enter_covers(VectorLoops<T>& b, DirectionFormula f) {
   enter_cover<T, Direction, kFresh>(b, f);
   enter_cover<T, Direction, kFreshKept>(b, f);
   enter_cover<T, Direction, kFromCover>(b, f);
   enter_cover<T, Direction, kKept>(b, f);
 }
 
-template <class T, class Direction> void enter_direction(Blocks<T>& b, DirectionFormula f) {
+template <class T, class Direction> void enter_direction(VectorLoops<T>& b, DirectionFormula f) {
   b.client[f][0] = client_block<T, Direction, false>;
   b.client[f][1] = client_block<T, Direction, true>;
   b.direction_squares[f][0] = direction_squares_block<T, Direction, false>;
@@ -483,8 +483,8 @@ template <class T, class Direction> void enter_direction(Blocks<T>& b, Direction
   if constexpr (Direction::has_v) enter_covers<T, Direction>(b, f);
 }
 
-template <class T> Blocks<T> make_blocks() {
-  Blocks<T> b{};
+template <class T> VectorLoops<T> make_vector_loops() {
+  VectorLoops<T> b{};
 #define FF_ENTER(name, Formula) enter_server<T, Formula>(b, k##Formula);
   FF_SERVER_FORMULAS(FF_ENTER)
 #undef FF_ENTER
@@ -519,14 +519,14 @@ template <class T> Blocks<T> make_blocks() {
 #define FF_JOIN2(a, b) a##b
 #define FF_JOIN(a, b) FF_JOIN2(a, b)
 
-const Blocks<float>& FF_JOIN(float_blocks_, FF_LEVEL)() {
-  static const Blocks<float> blocks = make_blocks<float>();
-  return blocks;
+const VectorLoops<float>& FF_JOIN(float_vector_loops_, FF_LEVEL)() {
+  static const VectorLoops<float> loops = make_vector_loops<float>();
+  return loops;
 }
 
-const Blocks<double>& FF_JOIN(double_blocks_, FF_LEVEL)() {
-  static const Blocks<double> blocks = make_blocks<double>();
-  return blocks;
+const VectorLoops<double>& FF_JOIN(double_vector_loops_, FF_LEVEL)() {
+  static const VectorLoops<double> loops = make_vector_loops<double>();
+  return loops;
 }
 
 }  // namespace fastfed

@@ -1,3 +1,3 @@
 // The inner loops at SIMD level avx512 (setup.py gives this file its compiler flags).
 #define FF_LEVEL avx512
-#include "simd/blocks.inl"
+#include "simd/vector_loops.inl"

@@ -1,3 +1,3 @@
 // The inner loops at SIMD level scalar (setup.py gives this file its compiler flags).
 #define FF_LEVEL scalar
-#include "simd/blocks.inl"
+#include "simd/vector_loops.inl"

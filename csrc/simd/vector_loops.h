@@ -1,7 +1,7 @@
 // The inner loops of the CPU backend: straight runs over short spans of packed vectors, without threads or policy.
 //
-// Each SIMD level compiles blocks.inl once into a table of these functions; simd.h picks the table at run time. Every
-// level gives the same bits: elementwise arithmetic is IEEE without contraction, and sums run in 16 fixed lanes.
+// Each SIMD level compiles vector_loops.inl once into a table of these functions; simd.h picks the table at run time.
+// Every level gives the same bits: elementwise arithmetic is IEEE without contraction, and sums run in 16 fixed lanes.
 #pragma once
 
 #include <cstdint>
@@ -71,7 +71,7 @@ template <class T> struct Tile {
   T* col_max;
 };
 
-template <class T> struct Blocks {
+template <class T> struct VectorLoops {
   // [formula][second moment of delta][has m]
   void (*server[kServerFormulas][2][2])(std::int64_t n, T* x, const T* delta, T* m, T* v, T* vmax,
                                         const ServerNumbers<T>& numbers);

@@ -1,0 +1,78 @@
+// The extension module: what it knows by name, what it was built from, and its parts. No file outside bind/ knows
+// Python. kernels/check.py has refused bad arguments with words for users; here stands only what memory safety needs,
+// so that no call of this private module can read or write out of bounds. The GIL is released while a kernel runs.
+#include "bind/module.h"
+
+#include <pybind11/stl.h>
+
+#include "bind/numbers.h"
+#include "bind/tensors.h"
+#include "kernels/probe.h"
+#include "simd/simd.h"
+
+using namespace fastfed;
+
+namespace {
+
+void bind_stream_probe(const py::list& reads, const py::list& updates) {
+  FF_REQUIRE(updates.size() + reads.size() > 0 && reads.size() <= 1024, "reads", "given, at most 1024 arrays");
+  const std::int64_t d = tensor(updates.size() ? updates[0] : reads[0], "arrays").numel();
+  std::vector<const float*> read;
+  std::vector<float*> updated;
+  for (py::handle array : reads) read.push_back(data<float>(array, "reads", d));
+  for (py::handle array : updates) updated.push_back(data<float>(array, "updates", d));
+  py::gil_scoped_release release;
+  stream_probe(d, read, updated, threads());
+}
+
+// The names of formulas, each in the place of its number.
+template <class Traits, std::size_t N> std::vector<std::string> names_of(const Traits (&formulas)[N]) {
+  std::vector<std::string> names;
+  for (const Traits& formula : formulas) names.emplace_back(formula.name);
+  return names;
+}
+std::vector<std::string> server_formulas() { return names_of(kServerTraits); }
+std::vector<std::string> directions() { return names_of(kDirectionTraits); }
+#define FF_NAME(name, Number) #name,
+std::vector<std::string> step_sizes() { return {FF_STEP_SIZES(FF_NAME)}; }
+std::vector<std::string> covers() { return {FF_COVERS(FF_NAME)}; }
+#undef FF_NAME
+
+py::dict build_info() {
+  py::dict info;
+#if defined(__clang__)
+  info["compiler"] = std::string("clang ") + __clang_version__;
+#elif defined(__GNUC__)
+  info["compiler"] = std::string("gcc ") + __VERSION__;
+#else
+  info["compiler"] = "unknown";
+#endif
+  info["simd"] = compiled_levels()[std::size_t(simd_level())];
+  info["simd_compiled"] = compiled_levels();
+#if defined(_OPENMP)
+  info["openmp"] = true;
+#else
+  info["openmp"] = false;
+#endif
+  return info;
+}
+
+}  // namespace
+
+PYBIND11_MODULE(_core, module) {
+  module.doc() = "FastFed's compiled kernels; private: use fastfed.kernels.";
+  bind_checks(module);
+  bind_server(module);
+  bind_client(module);
+  bind_row_norms(module);
+  bind_random(module);
+  bind_program(module);
+  module.def("stream_probe", bind_stream_probe);
+  module.def("server_formulas", server_formulas);
+  module.def("directions", directions);
+  module.def("step_sizes", step_sizes);
+  module.def("covers", covers);
+  module.def("server_numbers", [] { return kServerNumberNames; });
+  module.def("client_numbers", [] { return kClientNumberNames; });
+  module.def("build_info", build_info);
+}

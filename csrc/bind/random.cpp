@@ -1,0 +1,73 @@
+// Random numbers.
+#include "kernels/random.h"
+#include "bind/module.h"
+#include "bind/tensors.h"
+
+namespace fastfed {
+
+namespace {
+
+Word word(py::handle object, const char* name) {
+  const unsigned long long value = PyLong_AsUnsignedLongLong(object.ptr());
+  if (value == ~0ull && PyErr_Occurred()) throw py::error_already_set();
+  FF_REQUIRE(value <= 0xFFFFFFFFull, name, "a word of 32 bits");
+  return Word(value);
+}
+
+// kernels/streams.py: StreamWords
+Stream stream_of(const py::tuple& words) {
+  FF_REQUIRE(words.size() == 4, "stream", "StreamWords");
+  const auto item = [&](py::ssize_t index) { return word(PyTuple_GET_ITEM(words.ptr(), index), "stream"); };
+  return {item(0), item(1), item(2), item(3)};
+}
+
+// The numbers of one client into out (n,), or of a tensor of clients into (clients, n).
+template <class T, class Draw> void draw_rows(py::handle out, const py::tuple& words, py::handle clients, Draw draw) {
+  const at::Tensor& t = tensor(out, "out");
+  FF_REQUIRE(t.scalar_type() == kDtype<T>, "out", "of another dtype");
+  const RowCount rows = rows_of(t, "out");
+  const bool alone = PyLong_Check(clients.ptr());
+  FF_REQUIRE(alone == (t.dim() == 1), "clients", "one id for (n,), a tensor of ids for (clients, n)");
+  const std::int64_t id = alone ? word(clients, "clients") : 0;
+  const std::int64_t* ids = alone ? &id : data<std::int64_t>(clients, "clients", rows.clients);
+  T* numbers = static_cast<T*>(t.data_ptr());
+  const Stream stream = stream_of(words);
+  py::gil_scoped_release release;
+  draw(rows.clients, rows.d, stream, ids, numbers, threads());
+}
+
+void bind_uniform(py::handle out, const py::tuple& stream, py::handle clients) {
+  draw_rows<float>(out, stream, clients, uniform);
+}
+void bind_normal(py::handle out, const py::tuple& stream, py::handle clients) {
+  draw_rows<float>(out, stream, clients, normal);
+}
+void bind_permutation(py::handle out, const py::tuple& stream, py::handle clients) {
+  draw_rows<std::int64_t>(out, stream, clients, permutation);
+}
+
+void bind_shuffles(py::handle out, const py::tuple& words, py::handle clients, py::handle steps, py::handle counts) {
+  const at::Tensor& t = tensor(out, "out");
+  FF_REQUIRE(t.scalar_type() == at::kLong && t.dim() == 2, "out", "(rows, width) int64");
+  const RowCount rows = rows_of(t, "out");
+  const Shuffles of = {data<std::int64_t>(clients, "clients", rows.clients),
+                       data<std::int64_t>(steps, "steps", rows.clients),
+                       data<std::int64_t>(counts, "counts", rows.clients)};
+  for (std::int64_t row = 0; row < rows.clients; ++row)
+    FF_REQUIRE(of.counts[row] >= 0 && of.counts[row] <= rows.d, "counts", "at most the width");
+  std::int64_t* orders = static_cast<std::int64_t*>(t.data_ptr());
+  const Stream stream = stream_of(words);
+  py::gil_scoped_release release;
+  shuffles(rows.clients, rows.d, stream, of, orders, threads());
+}
+
+}  // namespace
+
+void bind_random(py::module_& module) {
+  module.def("uniform", bind_uniform);
+  module.def("normal", bind_normal);
+  module.def("permutation", bind_permutation);
+  module.def("shuffles", bind_shuffles);
+}
+
+}  // namespace fastfed
