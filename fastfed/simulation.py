@@ -221,19 +221,19 @@ class Simulation:
 
     def _work(self, plan: RoundPlan) -> RoundWork:
         visit = self.fed.visit(plan.cohort)
-        start, model = self.server.starts(plan.round, plan.age)
+        start, start_index = self.server.starts(plan.round, plan.age)
         exchanged = self.exchanger.keeps_deltas
         return RoundWork(
             start=start.clone() if exchanged else start,  # deltas are absorbed after the server's step
-            model=model,
+            start_index=start_index,
             rows=visit.rows,
             offsets=visit.offsets,
             ids=plan.cohort,
             steps=plan.steps,
-            positions=plan.positions,
+            seen=plan.seen,
             batch_size=plan.batch_size,
-            clients=plan.clients,
-            rule=plan.rule,
+            optimizers=plan.optimizers,
+            optimizer_index=plan.optimizer_index,
             lr=plan.lr,
             seed=self.settings.seed,
             round=plan.round,

@@ -186,7 +186,7 @@ class Select(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Axis:
+class PoolAxis:
     """One axis of a pooling layer: the first pixel and the end of each output's window, and what each window counts in
     a mean."""
 
@@ -209,26 +209,26 @@ class Axis:
         return found
 
 
-def grid_axis(pixels: int, outputs: int, kernel: int, step: int, pad: int, count_pad: bool) -> Axis:
+def grid_axis(pixels: int, outputs: int, kernel: int, step: int, pad: int, count_pad: bool) -> PoolAxis:
     """Windows of `kernel` pixels, `step` apart; `count_pad`: a mean counts the padding."""
     starts = [o * step - pad for o in range(outputs)]
     begin, end = [max(s, 0) for s in starts], [min(s + kernel, pixels) for s in starts]
     counts = [kernel if count_pad else e - b for b, e in zip(begin, end, strict=True)]
-    return Axis(tuple(begin), tuple(end), tuple(counts), pixels)
+    return PoolAxis(tuple(begin), tuple(end), tuple(counts), pixels)
 
 
-def adaptive_axis(pixels: int, outputs: int) -> Axis:
+def adaptive_axis(pixels: int, outputs: int) -> PoolAxis:
     """Windows that divide the pixels as evenly as they can."""
     begin = [o * pixels // outputs for o in range(outputs)]
     end = [-(-(o + 1) * pixels // outputs) for o in range(outputs)]
-    return Axis(tuple(begin), tuple(end), tuple(e - b for b, e in zip(begin, end, strict=True)), pixels)
+    return PoolAxis(tuple(begin), tuple(end), tuple(e - b for b, e in zip(begin, end, strict=True)), pixels)
 
 
 class Windows(NamedTuple):
     """A pooling layer: both axes, whether it takes the largest number or the mean, its channels and their stride."""
 
-    y: Axis
-    x: Axis
+    y: PoolAxis
+    x: PoolAxis
     largest: bool
     channels: int
     in_stride: int

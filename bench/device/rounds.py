@@ -111,7 +111,7 @@ def round_of(name: str, rule: str, clients: int, steps: int, device: str = "cpu"
     module, stored = workload.make_module(), min(clients, _STORED)
     executor = Device(module, workload.loss, _store(workload, stored), device=device, memory=_UNLIMITED)
     start = Packing.of(module).pack(module).to(device)
-    return executor, replace(workload.work(start, clients, stored, steps), clients=((RULES | KEEPING)[rule],))
+    return executor, replace(workload.work(start, clients, stored, steps), optimizers=((RULES | KEEPING)[rule],))
 
 
 def simulation_of(name: str, rule: str, clients: int, device: str = "cpu") -> Simulation:

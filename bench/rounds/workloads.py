@@ -85,7 +85,7 @@ class Workload:
             ids=torch.arange(clients),
             steps=torch.full((clients,), steps or -(-self.examples // self.batch)),
             batch_size=self.batch,
-            clients=(SGD(lr=LEARNING_RATE),),
+            optimizers=(SGD(lr=LEARNING_RATE),),
             seed=SEED,
         )
 

@@ -170,15 +170,15 @@ Round round_of(const py::dict& given, const Program& program) {
   for (Size c = 0; c < r.clients; ++c) FF_REQUIRE(r.offsets[c] <= r.offsets[c + 1], "offsets", "rising from 0");
   r.rows = data<Size>(given["rows"], "rows", r.offsets[r.clients]);
   r.steps = data<Size>(given["steps"], "steps", r.clients);
-  r.positions = data_or_null<Size>(given["positions"], "positions", r.clients);
+  r.seen = data_or_null<Size>(given["seen"], "seen", r.clients);
   r.models = tensor(given["start"], "start").numel() / d;
   r.start = data<float>(given["start"], "start", r.models * d);
-  r.model = data_or_null<Size>(given["model"], "model", r.clients);
-  require_within(r.model, r.clients, r.models, "model");
+  r.start_index = data_or_null<Size>(given["start_index"], "start_index", r.clients);
+  require_within(r.start_index, r.clients, r.models, "start_index");
   for (py::handle optimizer : given["optimizers"].cast<py::list>())
     r.optimizers.push_back(optimizer_of(optimizer.cast<py::dict>(), d));
-  r.rule = data_or_null<Size>(given["rule"], "rule", r.clients);
-  require_within(r.rule, r.clients, Size(r.optimizers.size()), "rule");
+  r.optimizer_index = data_or_null<Size>(given["optimizer_index"], "optimizer_index", r.clients);
+  require_within(r.optimizer_index, r.clients, Size(r.optimizers.size()), "optimizer_index");
   FF_REQUIRE(!r.optimizers.empty(), "optimizers", "given");
   r.lr = data_or_null<double>(given["lr"], "lr", r.clients);
   r.corrections = data_or_null<float>(given["corrections"], "corrections", r.clients * d);

@@ -50,8 +50,8 @@ void Batches::order_of(Size epoch) {
 Size Batches::choose_rows(Size step) {
   const Size n = client_examples(), size = round_->batch_size;
   const Size* mine = round_->rows + round_->offsets[position_];
-  if (round_->positions) {
-    const Size end = std::min((step + 1) * size, round_->positions[position_]);
+  if (round_->seen) {
+    const Size end = std::min((step + 1) * size, round_->seen[position_]);
     for (Size p = step * size; p < end; ++p) {
       order_of(p / n);
       rows_[std::size_t(p - step * size)] = mine[order_[std::size_t(p % n)]];

@@ -79,7 +79,7 @@ const float* fold(Size n, std::vector<const float*>& parts, float* room) {
 
 }  // namespace
 
-DeltaSum::DeltaSum(Size d, Table table, bool tracks)
+DeltaSum::DeltaSum(Size d, SparseWeight table, bool tracks)
     : d_(d), table_(table), tracks_(tracks), sum_(d), is_touched_(std::size_t(tracks ? table.rows : 0), false) {}
 
 void DeltaSum::clear() {
@@ -163,7 +163,7 @@ const float* DeltaSum::at(Size begin) const {
   return held ? sum_.data() + begin : nullptr;
 }
 
-LaneTree::LaneTree(Size lanes, Size roots, Size d, Table table, bool tracks,
+LaneTree::LaneTree(Size lanes, Size roots, Size d, SparseWeight table, bool tracks,
                    std::vector<std::unique_ptr<DeltaSum>> spare)
     : lanes_(lanes), roots_(roots), d_(d), table_(table), tracks_(tracks), idle_(std::move(spare)) {}
 
@@ -213,7 +213,7 @@ void LaneTree::finish(Size lane, std::unique_ptr<DeltaSum> sum) {
   finished_[number] = std::move(sum);
 }
 
-void LaneTree::write(const std::vector<Table>& tables, float* out, int threads) const {
+void LaneTree::write(const std::vector<SparseWeight>& tables, float* out, int threads) const {
   const auto write_part = [&](Size begin, Size n, float* room, float* to) {
     std::vector<const float*> parts;
     for (const auto& [number, sum] : finished_) parts.push_back(sum->at(begin));
@@ -231,7 +231,7 @@ void LaneTree::write(const std::vector<Table>& tables, float* out, int threads) 
       write_part(begin + at, std::min(kSpan, n - at), room.data(), out + begin + at);
     });
   });
-  for (const Table& table : tables)
+  for (const SparseWeight& table : tables)
     for_tasks((table.rows + kTransposedRows - 1) / kTransposedRows, threads, [&](Size task, int) {
       std::vector<float> room(roots * std::size_t(table.channels)), rows(std::size_t(kTransposedRows * table.channels));
       const Size first = task * kTransposedRows, count = std::min(kTransposedRows, table.rows - first);

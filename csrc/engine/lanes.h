@@ -30,7 +30,7 @@ struct RowMoves {
 // A sum of weighted deltas. Where it `tracks`, only the touched rows of the table are held.
 class DeltaSum {
  public:
-  DeltaSum(Size d, Table table, bool tracks);
+  DeltaSum(Size d, SparseWeight table, bool tracks);
 
   bool tracks() const { return tracks_; }
   void clear();
@@ -47,7 +47,7 @@ class DeltaSum {
   bool first_touch(std::int32_t row);
 
   Size d_;
-  Table table_;
+  SparseWeight table_;
   bool tracks_, fresh_ = true;
   AlignedArray<float> sum_;
   std::vector<bool> is_touched_;
@@ -57,12 +57,13 @@ class DeltaSum {
 class LaneTree {
  public:
   // The last `roots` sums stay apart until `write`. `spare`: sums of an earlier round, to be used again.
-  LaneTree(Size lanes, Size roots, Size d, Table table, bool tracks, std::vector<std::unique_ptr<DeltaSum>> spare);
+  LaneTree(Size lanes, Size roots, Size d, SparseWeight table, bool tracks,
+           std::vector<std::unique_ptr<DeltaSum>> spare);
 
   std::unique_ptr<DeltaSum> take();  // a cleared sum
   void finish(Size lane, std::unique_ptr<DeltaSum> sum);
   // After every lane has finished: out (d,) = sum, with `tables` in torch's order.
-  void write(const std::vector<Table>& tables, float* out, int threads) const;
+  void write(const std::vector<SparseWeight>& tables, float* out, int threads) const;
   std::vector<std::unique_ptr<DeltaSum>> spare();  // all sums, for a later round
 
  private:
@@ -70,7 +71,7 @@ class LaneTree {
   std::unique_ptr<DeltaSum> partner_of(Node node);
 
   Size lanes_, roots_, d_;
-  Table table_;
+  SparseWeight table_;
   bool tracks_;
   std::mutex mutex_;
   std::map<Node, std::unique_ptr<DeltaSum>> waiting_;

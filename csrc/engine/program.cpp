@@ -92,9 +92,9 @@ void Program::plan(std::vector<Spec>& specs) {
 }
 
 void Program::note_table(Spec& spec) {
-  const Table table{spec.params.at(0), spec.input_shapes[0].channels, spec.output_shape.channels};
+  const SparseWeight table{spec.params.at(0), spec.input_shapes[0].channels, spec.output_shape.channels};
   const auto place = std::lower_bound(tables_.begin(), tables_.end(), table,
-                                      [](const Table& a, const Table& b) { return a.offset < b.offset; });
+                                      [](const SparseWeight& a, const SparseWeight& b) { return a.offset < b.offset; });
   if (place != tables_.end() && place->offset == table.offset) return;  // shared
   tables_.insert(place, table);
   if (tables_.size() > 1) return;

@@ -66,12 +66,12 @@ struct Contrast {
 // One round (fastfed/train/work.py: RoundWork). Arrays of one entry per client; null where the work does without.
 struct Round {
   Size clients, batch_size;
-  const Size *rows, *offsets, *ids, *steps, *positions;
+  const Size *rows, *offsets, *ids, *steps, *seen;
   Size models;
   const float* start;  // (models, d); the weights of sparse layers as torch has them, (out, in)
-  const Size* model;
+  const Size* start_index;
   std::vector<Optimizer> optimizers;
-  const Size* rule;
+  const Size* optimizer_index;
   const double* lr;
   const float* corrections;  // (clients, d)
   Contrast contrast;
@@ -92,8 +92,8 @@ struct Round {
 // The local steps that a client really takes: none without examples, no more than there are batches.
 inline Size steps_taken(const Round& round, Size client) {
   if (round.offsets[client + 1] == round.offsets[client]) return 0;
-  if (!round.positions) return round.steps[client];
-  const Size batches = (round.positions[client] + round.batch_size - 1) / round.batch_size;
+  if (!round.seen) return round.steps[client];
+  const Size batches = (round.seen[client] + round.batch_size - 1) / round.batch_size;
   return batches < round.steps[client] ? batches : round.steps[client];
 }
 
@@ -137,7 +137,7 @@ class DeltaSum;
 class Worker;
 
 // The weight of a sparse layer in the packed vector: a row (channels,) for every column of the input.
-struct Table {
+struct SparseWeight {
   Size offset = 0, rows = 0, channels = 0;
   Size end() const { return offset + rows * channels; }
 };
@@ -162,8 +162,8 @@ class Program {
   const std::vector<int>& memory_of() const { return memory_of_; }
   const std::vector<bool>& per_example() const { return per_example_; }
   const std::vector<bool>& active() const { return active_; }
-  const Table& table() const { return table_; }
-  const std::vector<Table>& tables() const { return tables_; }
+  const SparseWeight& table() const { return table_; }
+  const std::vector<SparseWeight>& tables() const { return tables_; }
   int table_output() const { return table_output_; }
   Loss loss() const { return loss_; }
   int output() const { return output_; }
@@ -198,13 +198,13 @@ class Program {
   Size d_;
   std::vector<std::unique_ptr<Layer>> layers_;
   std::vector<Segment> segments_;
-  std::vector<int> memory_of_;     // by value: whose memory it has (in-place layers)
-  std::vector<bool> per_example_;  // by value: its gradient lives for one example only
-  std::vector<bool> active_;       // by layer: whether a gradient reaches it
-  std::vector<Table> tables_;      // of all sparse layers, by offset
-  Table table_;                    // the one whose moved rows can be tracked, if there is one
-  int table_output_ = 0;           // the value that its layer makes
-  Size vocabulary_ = 0;            // of the input's tokens
+  std::vector<int> memory_of_;        // by value: whose memory it has (in-place layers)
+  std::vector<bool> per_example_;     // by value: its gradient lives for one example only
+  std::vector<bool> active_;          // by layer: whether a gradient reaches it
+  std::vector<SparseWeight> tables_;  // of all sparse layers, by offset
+  SparseWeight table_;                // the one whose moved rows can be tracked, if there is one
+  int table_output_ = 0;              // the value that its layer makes
+  Size vocabulary_ = 0;               // of the input's tokens
   bool shares_params_ = false;
 
   std::mutex mutex_;

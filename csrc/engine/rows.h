@@ -43,7 +43,7 @@ class TrackedRows {
  private:
   double gradient_bound(const Frame& frame) const;
 
-  Table table_;
+  SparseWeight table_;
   int table_output_;  // the value that its layer makes
   Size d_;
   bool tracks_ = false;

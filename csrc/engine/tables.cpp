@@ -22,13 +22,13 @@ FF_CLONES void transpose_block(Size rows, Size cols, const float* from, Size fro
 
 }  // namespace
 
-void to_engine_order(const std::vector<Table>& tables, Size d, const float* packed, float* engine, int threads) {
+void to_engine_order(const std::vector<SparseWeight>& tables, Size d, const float* packed, float* engine, int threads) {
   for_gaps(tables, d, [&](Size begin, Size n) {
     for_chunks(n, threads, [&](Size at, Size count) {
       std::memcpy(engine + begin + at, packed + begin + at, std::size_t(count) * sizeof(float));
     });
   });
-  for (const Table& table : tables)
+  for (const SparseWeight& table : tables)
     for_tasks((table.rows + kTransposedRows - 1) / kTransposedRows, threads, [&](Size task, int) {
       const Size first = task * kTransposedRows, count = std::min(kTransposedRows, table.rows - first);
       transpose_block(table.channels, count, packed + table.offset + first, table.rows,
@@ -36,7 +36,7 @@ void to_engine_order(const std::vector<Table>& tables, Size d, const float* pack
     });
 }
 
-void rows_to_torch_order(const Table& table, Size first, Size count, const float* rows, float* packed) {
+void rows_to_torch_order(const SparseWeight& table, Size first, Size count, const float* rows, float* packed) {
   transpose_block(count, table.channels, rows, table.channels, packed + table.offset + first, table.rows);
 }
 

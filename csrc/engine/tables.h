@@ -9,18 +9,18 @@
 namespace fastfed {
 
 // engine (d,) = packed (d,) with every table (channels, rows) transposed to (rows, channels). `tables` rise by offset.
-void to_engine_order(const std::vector<Table>& tables, Size d, const float* packed, float* engine, int threads);
+void to_engine_order(const std::vector<SparseWeight>& tables, Size d, const float* packed, float* engine, int threads);
 
 // Rows of a table that are transposed at once. In torch's order they are a few cache lines of every row.
 constexpr Size kTransposedRows = 32;
 
 // rows (count, channels), which belong to a table from row `first` on, to their places in the packed vector.
-void rows_to_torch_order(const Table& table, Size first, Size count, const float* rows, float* packed);
+void rows_to_torch_order(const SparseWeight& table, Size first, Size count, const float* rows, float* packed);
 
 // work(begin, n) for every run of a vector of d numbers that is not in a table.
-template <class Work> void for_gaps(const std::vector<Table>& tables, Size d, Work work) {
+template <class Work> void for_gaps(const std::vector<SparseWeight>& tables, Size d, Work work) {
   Size begin = 0;
-  for (const Table& table : tables) {
+  for (const SparseWeight& table : tables) {
     if (table.offset > begin) work(begin, table.offset - begin);
     begin = table.end();
   }

@@ -331,7 +331,7 @@ void Worker::begin(Size position) {
   if (!is_there) restore();
   loaded_ = true;
   rows_.begin();
-  reset_state(round_->optimizers[std::size_t(round_->rule ? round_->rule[position] : 0)]);
+  reset_state(round_->optimizers[std::size_t(round_->optimizer_index ? round_->optimizer_index[position] : 0)]);
 }
 
 double Worker::delta_squares() const {
@@ -380,7 +380,8 @@ void Worker::train(Size position, double weight, const Results& r, DeltaSum& sum
   begin(position);
   steps_ = steps_taken(*round_, position);
   may_wait_ = !r.deltas && round_->clip == 0;
-  const Optimizer& optimizer = round_->optimizers[std::size_t(round_->rule ? round_->rule[position] : 0)];
+  const Optimizer& optimizer =
+      round_->optimizers[std::size_t(round_->optimizer_index ? round_->optimizer_index[position] : 0)];
   double first = kNothing, last = kNothing, total = 0;
   for (; step_ < steps_; ++step_) {
     batches_.gather(step_, frame_);

@@ -70,7 +70,7 @@ class _Controlling:
         self.common += kernels.weighted_sum(changes, (share * weights[counts]).to(changes))
 
     def _learning_rates(self, work: RoundWork) -> Tensor:
-        own: float = work.clients[0].lr  # type: ignore[attr-defined]
+        own: float = work.optimizers[0].lr  # type: ignore[attr-defined]
         return torch.full((len(work),), own, dtype=torch.float64) if work.lr is None else work.lr
 
     def tensors(self) -> dict[str, Tensor]:

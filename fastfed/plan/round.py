@@ -22,8 +22,8 @@ from .participation import Participation, uniforms
 class RoundPlan:
     """One round, decided: row i of every tensor belongs to client ``cohort[i]`` (int64, ascending).
 
-    `steps` (n,) int64 local steps on batches of `batch_size`; with `positions` (n,) int64, batches run on across epoch
-    borders until that many examples have been seen. `clients` are the optimizers, `rule` (n,) int64 chooses one each,
+    `steps` (n,) int64 local steps on batches of `batch_size`; with `seen` (n,) int64, batches run on across epoch
+    borders until that many examples have been seen. `optimizer_index` (n,) int64 chooses one of the `optimizers` each,
     `lr` (n,) float64 replaces their learning rates. `age` (n,) int64 counts the server steps since the model that a
     client starts from (None: the newest for all). `scale` (n,) float64 multiplies the clients' deltas before they are
     averaged (None: 1 for all). `server_lr` is the server's learning rate in this round. `downloads` counts the clients
@@ -35,10 +35,10 @@ class RoundPlan:
     cohort: Tensor
     steps: Tensor
     batch_size: int
-    clients: tuple[Client, ...]
+    optimizers: tuple[Client, ...]
     server_lr: float
-    positions: Tensor | None = None
-    rule: Tensor | None = None
+    seen: Tensor | None = None
+    optimizer_index: Tensor | None = None
     lr: Tensor | None = None
     age: Tensor | None = None
     scale: Tensor | None = None
@@ -99,7 +99,7 @@ class LocalWork:
             steps = torch.floor(sizes * wanted / batch_size + 1e-6).long()
         return torch.where(sizes > 0, steps.clamp(min=1), 0)
 
-    def positions_of(self, sizes: Tensor, epochs: float | Tensor | None) -> Tensor | None:
+    def seen_of(self, sizes: Tensor, epochs: float | Tensor | None) -> Tensor | None:
         """How many examples each client sees in all, where batches cross epoch borders; at least one if it has any."""
         if not self.across_epochs:
             return None
@@ -161,42 +161,42 @@ class PlanTemplate:
         sizes = self.sizes[cohort]
         batch_size = self.local.batch_size if tuning.batch_size is None else max(1, nearest_whole(tuning.batch_size))
         wanted: Any = epochs if epochs is not None else self.local.epochs if tuning.epochs is None else tuning.epochs
-        positions = self.local.positions_of(sizes, wanted)
+        seen = self.local.seen_of(sizes, wanted)
         steps = self.local.steps_of(cohort, sizes, wanted, batch_size)
-        if positions is not None:
-            steps = _batches(positions, batch_size)
-        rule = None
+        if seen is not None:
+            steps = _batches(seen, batch_size)
+        part = None
         if isinstance(self.client, Blend):
-            rule = parts_of(self.client, cohort, sizes, round, self.seed)
-            steps = _own_steps(self.client.parts, rule, steps, sizes, self.local)
-            scale = _own_weights(self.client.parts, rule, scale)
+            part = parts_of(self.client, cohort, sizes, round, self.seed)
+            steps = _own_steps(self.client.parts, part, steps, sizes, self.local)
+            scale = _own_weights(self.client.parts, part, scale)
         return RoundPlan(
             round=round,
             cohort=cohort,
             steps=steps,
-            positions=positions,
+            seen=seen,
             batch_size=batch_size,
-            clients=optimizers(self.client),
-            rule=rule,
-            lr=self._learning_rates(round, tuning, torch.zeros_like(cohort) if rule is None else rule, age),
+            optimizers=optimizers(self.client),
+            optimizer_index=part,
+            lr=self._learning_rates(round, tuning, torch.zeros_like(cohort) if part is None else part, age),
             server_lr=self.server_lr * factor("server_schedule", self.server_schedule, round),
             age=age,
             scale=scale,
             columns=columns or {},
         )
 
-    def _learning_rates(self, round: int, tuning: Tuning, rule: Tensor, age: Tensor | None) -> Tensor | None:
+    def _learning_rates(self, round: int, tuning: Tuning, index: Tensor, age: Tensor | None) -> Tensor | None:
         """Each client's, under the schedule of the round in which it started."""
         if self.client_schedule is None and tuning.lr is None:
             return None
         rates: list[float] = []
         for client in optimizers(self.client):
             rates.append(client.lr if tuning.lr is None else tuning.lr)  # type: ignore[attr-defined]
-        started = torch.full_like(rule, round) if age is None else round - age
-        factors = torch.ones(len(rule), dtype=torch.float64)
+        started = torch.full_like(index, round) if age is None else round - age
+        factors = torch.ones(len(index), dtype=torch.float64)
         for then in started.unique().tolist():
             factors[started == then] = factor("client_schedule", self.client_schedule, then)
-        lr = torch.tensor(rates, dtype=torch.float64)[rule] * factors
+        lr = torch.tensor(rates, dtype=torch.float64)[index] * factors
         for client in optimizers(self.client) if bool((lr == 0).any()) else ():
             if client.takes_lr and not client.admits_lr(0.0):
                 raise ValueError(
@@ -225,21 +225,21 @@ def parts_of(blend: Blend, cohort: Tensor, sizes: Tensor, round: int, seed: int)
     return torch.tensor(chosen, dtype=torch.int64)
 
 
-def _own_steps(parts: Sequence[Part], rule: Tensor, steps: Tensor, sizes: Tensor, local: LocalWork) -> Tensor:
+def _own_steps(parts: Sequence[Part], index: Tensor, steps: Tensor, sizes: Tensor, local: LocalWork) -> Tensor:
     """The steps of clients whose part says how long it trains; the others' as they were."""
     for number, part in enumerate(parts):
         if part.epochs is None and part.steps is None:
             continue
         own = LocalWork(epochs=part.epochs, steps=part.steps, batch_size=local.batch_size)
-        of_part = own.steps_of(rule, sizes, part.epochs, local.batch_size)
-        steps = torch.where((rule == number) & (sizes > 0), of_part, steps)
+        of_part = own.steps_of(index, sizes, part.epochs, local.batch_size)
+        steps = torch.where((index == number) & (sizes > 0), of_part, steps)
     return steps
 
 
-def _own_weights(parts: Sequence[Part], rule: Tensor, scale: Tensor | None) -> Tensor | None:
+def _own_weights(parts: Sequence[Part], index: Tensor, scale: Tensor | None) -> Tensor | None:
     if all(part.weight == 1 for part in parts):
         return scale
-    weights = torch.tensor([part.weight for part in parts], dtype=torch.float64)[rule]
+    weights = torch.tensor([part.weight for part in parts], dtype=torch.float64)[index]
     return weights if scale is None else weights * scale
 
 

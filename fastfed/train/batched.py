@@ -98,7 +98,7 @@ class Batched:
         vectors = 4  # the model, its gradient as vmap returns it and as packed, its delta
         vectors += (work.start.dim() == 2) + (work.corrections is not None) + (work.contrast is not None)
         vectors += 4 * getattr(optimizer, "same_batch", False) + 5 * work.measure_cosine
-        examples = work.counts[clients] if work.positions is None else work.positions[clients]
+        examples = work.counts[clients] if work.seen is None else work.seen[clients]
         batch = min(work.batch_size, int(examples.max()))
         activations = 2 * self.model.trial(work, store.examples).bytes_of(batch)  # and their gradients
         portion = int(work.counts[clients].max()) * store.streamed_bytes
@@ -112,8 +112,8 @@ def _default_memory(device: torch.device) -> int:
 
 def _groups(work: RoundWork, steps: Tensor) -> Iterator[tuple[Client, Tensor]]:
     """The positions of the clients that train, per optimizer; the longest first, so that a chunk ends together."""
-    rule = torch.zeros_like(steps) if work.rule is None else work.rule
-    for number, optimizer in enumerate(work.clients):
+    rule = torch.zeros_like(steps) if work.optimizer_index is None else work.optimizer_index
+    for number, optimizer in enumerate(work.optimizers):
         clients = ((rule == number) & (steps > 0)).nonzero().flatten()
         if len(clients):
             yield optimizer, clients[steps[clients].argsort(descending=True, stable=True)]
@@ -164,7 +164,7 @@ class _Chunk:
         work, device = self.work, self.model.device
         if work.start.dim() == 1:
             return upload(work.start, device).repeat(len(self.clients), 1)
-        which = torch.zeros_like(self.clients) if work.model is None else work.model[self.clients]
+        which = torch.zeros_like(self.clients) if work.start_index is None else work.start_index[self.clients]
         return picked(work.start, which, device)
 
     def _context(self, optimizer: Client) -> StepContext:

@@ -19,12 +19,12 @@ ORDER_BYTES = 1 << 26  # that the shuffled rows of a chunk of clients may take
 def steps_taken(work: RoundWork) -> Tensor:
     """How many local steps each client really takes: (clients,) int64.
 
-    None without examples; with positions, no more than there are batches.
+    None without examples; with `seen`, no more than there are batches.
     """
     taken = torch.where(work.counts > 0, work.steps, 0)
-    if work.positions is None:
+    if work.seen is None:
         return taken
-    return torch.minimum(taken, (work.positions + work.batch_size - 1) // work.batch_size)
+    return torch.minimum(taken, (work.seen + work.batch_size - 1) // work.batch_size)
 
 
 class Batches:
@@ -38,7 +38,7 @@ class Batches:
         begin, end = int(work.offsets[position]), int(work.offsets[position + 1])
         self.rows = work.rows[begin:end]
         self.size = work.batch_size
-        self.positions = None if work.positions is None else int(work.positions[position])
+        self.seen = None if work.seen is None else int(work.seen[position])
         self._key = (work.seed, Purpose.SHUFFLE, work.round, int(work.ids[position]))
         self._epoch, self._shuffled = -1, self.rows
 
@@ -59,8 +59,8 @@ class Batches:
     def _span(self, step: int) -> tuple[int, int]:
         """The stream positions [begin, end) of a step's batch."""
         n, size = len(self.rows), self.size
-        if self.positions is not None:
-            return step * size, min((step + 1) * size, self.positions)
+        if self.seen is not None:
+            return step * size, min((step + 1) * size, self.seen)
         epoch, batch = divmod(step, -(-n // size))
         return epoch * n + batch * size, epoch * n + min((batch + 1) * size, n)
 
@@ -74,36 +74,36 @@ class Batches:
 
 class _Plans(NamedTuple):
     """What decides about the batches of many clients, (clients,) int64 each, on one device: how many examples they
-    have (at least 1, to divide by), the steps they take, the positions they see (None: whole epochs); and the batch
+    have (at least 1, to divide by), the steps they take, the examples they see (None: whole epochs); and the batch
     size."""
 
     counts: Tensor
     taken: Tensor
-    positions: Tensor | None
+    seen: Tensor | None
     size: int
 
     def to(self, device: torch.device) -> _Plans:
-        counts, taken, *positions = upload(torch.stack([each for each in self[:3] if each is not None]), device)
-        return _Plans(counts, taken, positions[0] if positions else None, self.size)
+        counts, taken, *seen = upload(torch.stack([each for each in self[:3] if each is not None]), device)
+        return _Plans(counts, taken, seen[0] if seen else None, self.size)
 
     def spans(self, step: int | Tensor) -> tuple[Tensor, Tensor]:
         """Where the batches of a step begin in their clients' streams, and how long they are: 0 for a client that has
         finished. One step for all, or each client's own, (clients,)."""
-        if self.positions is None:
+        if self.seen is None:
             per_epoch = (self.counts + (self.size - 1)) // self.size
             epoch = step // per_epoch
             inside = (step - epoch * per_epoch) * self.size
             begin, left = epoch * self.counts + inside, self.counts - inside
         else:
-            begin = torch.zeros_like(self.positions) + step * self.size
-            left = self.positions - begin
+            begin = torch.zeros_like(self.seen) + step * self.size
+            left = self.seen - begin
         return begin, torch.where(self.taken > step, left.clamp(max=self.size), 0)
 
 
 def _plans(work: RoundWork, clients: Tensor) -> _Plans:
     """Of the clients at these positions, on the CPU."""
-    positions = None if work.positions is None else work.positions[clients]
-    return _Plans(work.counts[clients].clamp(min=1), steps_taken(work)[clients], positions, work.batch_size)
+    seen = None if work.seen is None else work.seen[clients]
+    return _Plans(work.counts[clients].clamp(min=1), steps_taken(work)[clients], seen, work.batch_size)
 
 
 def batch_widths(work: RoundWork, clients: Tensor) -> list[int]:

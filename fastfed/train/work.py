@@ -48,14 +48,14 @@ class DeltaPolicy:
 class RoundWork:
     """One round's local training, one row per client of the cohort.
 
-    `start` (d,), or (models, d) with `model` (clients,) choosing a row. Client i owns the example rows
+    `start` (d,), or (models, d) with `start_index` (clients,) choosing a row. Client i owns the example rows
     ``rows[offsets[i]:offsets[i + 1]]`` and takes `steps[i]` local steps on batches of `batch_size`: every epoch visits
-    its rows in a new order and keeps the last short batch. With `positions` (clients,), batches run on across epoch
+    its rows in a new order and keeps the last short batch. With `seen` (clients,), batches run on across epoch
     borders until that many examples have been seen, and only the very last may be short.
 
     Start models and what else is of their size are on one device, any; all that counts or chooses is on the CPU.
 
-    `clients` are the optimizers, `rule` (clients,) chooses one each (default: the first for all), `lr` (clients,)
+    `optimizer_index` (clients,) chooses one of the `optimizers` each (default: the first for all), `lr` (clients,)
     replaces their learning rates. `ids` (clients,) and `seed`, `round` key all randomness. `corrections` (clients, d)
     are added to gradients (SCAFFOLD's c - c_i); `preconditioner` (d,) starts second moments (a server's v); `contrast`
     adds MOON's term to the loss, in everything that is said of losses and gradients.
@@ -70,13 +70,13 @@ class RoundWork:
     ids: Tensor
     steps: Tensor
     batch_size: int
-    clients: tuple[Client, ...]
+    optimizers: tuple[Client, ...]
     seed: int = 0
     round: int = 0
-    model: Tensor | None = None
-    rule: Tensor | None = None
+    start_index: Tensor | None = None
+    optimizer_index: Tensor | None = None
     lr: Tensor | None = None
-    positions: Tensor | None = None
+    seen: Tensor | None = None
     corrections: Tensor | None = None
     preconditioner: Tensor | None = None
     contrast: Contrast | None = None
@@ -106,17 +106,17 @@ class RoundWork:
         """The start model (d,) of the client at this position."""
         if self.start.dim() == 1:
             return self.start
-        return self.start[0 if self.model is None else int(self.model[client])]
+        return self.start[0 if self.start_index is None else int(self.start_index[client])]
 
     def starts_of(self, clients: Tensor) -> Tensor:
         """A copy of the start models of the clients at these positions: (len(clients), d)."""
         if self.start.dim() == 1:
             return self.start.repeat(len(clients), 1)
-        return self.start[torch.zeros_like(clients) if self.model is None else self.model[clients]]
+        return self.start[torch.zeros_like(clients) if self.start_index is None else self.start_index[clients]]
 
     def optimizer_of(self, client: int) -> Client:
         """The optimizer of the client at this position."""
-        return self.clients[0 if self.rule is None else int(self.rule[client])]
+        return self.optimizers[0 if self.optimizer_index is None else int(self.optimizer_index[client])]
 
 
 @dataclass(frozen=True)
@@ -208,10 +208,10 @@ def _check_examples(work: RoundWork, clients: int) -> None:
         raise ValueError(f"rows: must be >= 0, got {int(work.rows.min())}")
     if bool((work.steps < 0).any()):
         raise ValueError("steps: must be >= 0")
-    if work.positions is not None:
-        _int64("positions", work.positions, clients)
-        if bool((work.positions < 0).any()):
-            raise ValueError("positions: must be >= 0")
+    if work.seen is not None:
+        _int64("seen", work.seen, clients)
+        if bool((work.seen < 0).any()):
+            raise ValueError("seen: must be >= 0")
 
 
 def _check_models(work: RoundWork, clients: int) -> None:
@@ -221,9 +221,9 @@ def _check_models(work: RoundWork, clients: int) -> None:
     if start.numel() == 0 or start.requires_grad or not start.is_contiguous():
         raise ValueError("start: must hold something, be contiguous and outside autograd's graph")
     models = start.shape[0] if start.dim() == 2 else 1
-    _choices("model", work.model, clients, models)
-    if work.model is None and models > 1:
-        raise ValueError(f"model: must choose one of the {models} start models for every client")
+    _choices("start_index", work.start_index, clients, models)
+    if work.start_index is None and models > 1:
+        raise ValueError(f"start_index: must choose one of the {models} start models for every client")
     for name, shape in (("corrections", (clients, start.shape[-1])), ("preconditioner", (start.shape[-1],))):
         value = getattr(work, name)
         if value is None:
@@ -258,17 +258,17 @@ def _check_contrast(work: RoundWork, clients: int) -> None:
 
 
 def _check_optimizers(work: RoundWork, clients: int) -> None:
-    if not isinstance(work.clients, tuple) or not work.clients:
-        raise TypeError("clients: must be a tuple of optimizers from fastfed.clients, and not empty")
-    for client in work.clients:
+    if not isinstance(work.optimizers, tuple) or not work.optimizers:
+        raise TypeError("optimizers: must be a tuple of those from fastfed.clients, and not empty")
+    for client in work.optimizers:
         if not isinstance(client, Client):
-            raise TypeError(f"clients: must be optimizers from fastfed.clients, got {client!r}")
-    _choices("rule", work.rule, clients, len(work.clients))
-    if work.preconditioner is not None and not any(CLIENT_RULES[c.rule].has_second_moment for c in work.clients):
-        rules = ", ".join(repr(client.rule) for client in work.clients)
+            raise TypeError(f"optimizers: must be those from fastfed.clients, got {client!r}")
+    _choices("optimizer_index", work.optimizer_index, clients, len(work.optimizers))
+    if work.preconditioner is not None and not any(CLIENT_RULES[c.rule].has_second_moment for c in work.optimizers):
+        rules = ", ".join(repr(client.rule) for client in work.optimizers)
         raise ValueError(f"preconditioner: no second moment to start in client rule {rules}")
     if work.lr is not None:
-        _check_learning_rates(work.lr, work.clients, clients)
+        _check_learning_rates(work.lr, work.optimizers, clients)
 
 
 def _check_learning_rates(lr: Tensor, optimizers: tuple[Client, ...], clients: int) -> None:

@@ -112,15 +112,15 @@ def test_fractions_of_epochs_round_up_to_whole_batches() -> None:
 
 def test_batches_may_cross_the_borders_of_epochs() -> None:
     plan = planner(local=LocalWork(epochs=2, batch_size=4, across_epochs=True)).plan(0, Tuning())
-    assert plan.positions is not None
-    assert plan.positions.tolist() == [20, 40, 0, 14]
+    assert plan.seen is not None
+    assert plan.seen.tolist() == [20, 40, 0, 14]
     assert plan.steps.tolist() == [5, 10, 0, 4]
 
 
 def test_a_small_share_of_an_epoch_is_still_one_example() -> None:
     plan = planner(local=LocalWork(epochs=0.01, batch_size=4, across_epochs=True)).plan(0, Tuning())
-    assert plan.positions is not None
-    assert plan.positions.tolist() == [1, 1, 0, 1]
+    assert plan.seen is not None
+    assert plan.seen.tolist() == [1, 1, 0, 1]
     assert plan.steps.tolist() == [1, 1, 0, 1]
 
 

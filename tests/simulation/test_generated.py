@@ -67,7 +67,7 @@ def test_examples_of_another_form_are_refused(executor: str) -> None:
     other = ff.data.synthetic_images(30, shape=(1, 7, 7), examples=12, seed=2).visit(torch.arange(2))
     work = ff.train.RoundWork(
         start=ff.Packing.of(ff.models.mlp(64, 16, 10)).zeros(), rows=other.rows, offsets=other.offsets,
-        ids=torch.arange(2), steps=torch.tensor([1, 1]), batch_size=4, clients=(ff.clients.SGD(lr=0.1),),
+        ids=torch.arange(2), steps=torch.tensor([1, 1]), batch_size=4, optimizers=(ff.clients.SGD(lr=0.1),),
         examples=other.examples,
     )  # fmt: skip
     with pytest.raises(ValueError, match="examples: must have the form of the executor's, bytes"):

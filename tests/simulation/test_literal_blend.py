@@ -157,9 +157,9 @@ def choices(case: Case) -> list[list[Choice]]:
     for t, cohort in enumerate(COHORTS):
         plan = sim.planner.plan(t, sim.tuner.tuning)
         assert plan is not None
-        assert plan.rule is not None
+        assert plan.optimizer_index is not None
         assert plan.cohort.tolist() == sorted(cohort)
-        drawn = dict(zip(plan.cohort.tolist(), plan.rule.tolist(), strict=True))
+        drawn = dict(zip(plan.cohort.tolist(), plan.optimizer_index.tolist(), strict=True))
         made = []
         for client in cohort:
             twin = case.parts[drawn[client] if case.choose is None else case.choose(client)][1]
@@ -208,7 +208,7 @@ def drawn_parts(seed: int, rounds: int) -> np.ndarray:
     )
     everyone = torch.arange(CLIENTS)
     plans = [template.plan(t, everyone, Tuning()) for t in range(rounds)]
-    return np.array([plan.rule.tolist() for plan in plans if plan.rule is not None])
+    return np.array([plan.optimizer_index.tolist() for plan in plans if plan.optimizer_index is not None])
 
 
 def test_parts_are_drawn_by_their_shares() -> None:

@@ -205,14 +205,14 @@ def _cases() -> list[Case]:
     blend = ("sgd", "adam", "sm3 delayed", "delta-sgd")
     cases += [
         Case("softmax", ("sgd",), frozenset(asks))
-        for asks in (("positions",), ("lr",), ("models",), ("uniform", "clip"), ("weights", "divide"), ("corrections",))
+        for asks in (("seen",), ("lr",), ("models",), ("uniform", "clip"), ("weights", "divide"), ("corrections",))
     ]
     cases += [
-        Case("dropout", ("adam delayed by epochs",), frozenset({"positions", "models"})),
-        Case("cnn", ("sgd", "adam delayed by epochs"), frozenset({"positions", "lr", "models", "clip"})),
+        Case("dropout", ("adam delayed by epochs",), frozenset({"seen", "models"})),
+        Case("cnn", ("sgd", "adam delayed by epochs"), frozenset({"seen", "lr", "models", "clip"})),
         Case("mlp", ("sgd corrected",), frozenset({"cosine after"})),
         Case("tags", ("adagrad", "sm3"), frozenset({"preconditioner", "divide"})),
-        Case("tags", ("momentum",), frozenset({"positions", "corrections"})),
+        Case("tags", ("momentum",), frozenset({"seen", "corrections"})),
         Case("tagger", ("adam",), frozenset({"preconditioner", "corrections", "uniform"})),
         Case("softmax", ("delta-sgd same batch corrected",), frozenset({"corrections", "lr", "models"})),
         Case("dropout", blend, frozenset({"models", "corrections", "preconditioner", "weights", "clip", "divide"})),
@@ -229,7 +229,7 @@ def _contrasts() -> list[Case]:
         cases += [Case(task, (rule,), contrast) for rule in ("sgd", "sgd corrected", "delta-sgd same batch")]
     return [
         *cases,
-        Case("cnn", ("sgd", "adam"), contrast | {"positions", "lr", "models", "clip"}),
+        Case("cnn", ("sgd", "adam"), contrast | {"seen", "lr", "models", "clip"}),
         Case("pyramid", ("sgd",), contrast | {"models", "divide"}),
         Case("features of words", ("momentum",), contrast | {"models", "corrections"}),
         Case("features of words", ("sgd",), contrast | {"models", "uniform", "clip"}),
@@ -266,9 +266,9 @@ def work_of(case: Case, dtype: torch.dtype) -> RoundWork:
     asked: dict[str, Any] = {}
     if "models" in case.asks:
         start = start + 0.1 * inside * _normal(g, 3, packing.size)
-        asked["model"] = torch.randint(3, (clients,), generator=g)
-    if "positions" in case.asks:
-        asked["positions"] = torch.tensor([13, 9, 18, 7, 0, 20, 6])
+        asked["start_index"] = torch.randint(3, (clients,), generator=g)
+    if "seen" in case.asks:
+        asked["seen"] = torch.tensor([13, 9, 18, 7, 0, 20, 6])
     if "lr" in case.asks:
         asked["lr"] = 0.02 + 0.1 * torch.rand(clients, generator=g, dtype=torch.float64)
     if "corrections" in case.asks:
@@ -278,7 +278,7 @@ def work_of(case: Case, dtype: torch.dtype) -> RoundWork:
     if "contrast" in case.asks:
         asked["contrast"] = _contrast(g, start.to(dtype), inside)
     if len(case.rules) > 1:
-        asked["rule"] = torch.arange(clients) % len(case.rules)
+        asked["optimizer_index"] = torch.arange(clients) % len(case.rules)
     return RoundWork(
         start=start.to(dtype),
         rows=torch.randperm(ROWS, generator=g)[: sum(SIZES)],
@@ -286,7 +286,7 @@ def work_of(case: Case, dtype: torch.dtype) -> RoundWork:
         ids=torch.tensor([17, 4, 3_000_000_000, 8, 0, 99, 5]),
         steps=torch.tensor(STEPS),
         batch_size=BATCH,
-        clients=tuple(RULES[rule] for rule in case.rules),
+        optimizers=tuple(RULES[rule] for rule in case.rules),
         seed=1 << 40,
         round=3,
         policy=_policy(case, g),

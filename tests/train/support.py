@@ -77,7 +77,7 @@ def round_of(
         "ids": torch.arange(clients) * 7 + 3,
         "steps": torch.full((clients,), 4),
         "batch_size": 4,
-        "clients": (SGD(lr=0.5),),
+        "optimizers": (SGD(lr=0.5),),
         "keep_deltas": True,
     }
     return RoundWork(start=start, **{**usual, **given})

@@ -47,7 +47,7 @@ def test_the_chunk_size_changes_nothing_but_rounding(case: Case) -> None:
 
 def clients_at_once(memory: int, work: RoundWork) -> int:
     executor = Batched(network(), "cross_entropy", vectors(), memory=memory)
-    return executor._clients_at_once(work, work.clients[0], torch.arange(3), executor.resident)
+    return executor._clients_at_once(work, work.optimizers[0], torch.arange(3), executor.resident)
 
 
 def test_chunks_fit_the_memory() -> None:
@@ -56,7 +56,7 @@ def test_chunks_fit_the_memory() -> None:
     few = clients_at_once(1 << 20, work)
     assert few == pytest.approx(clients_at_once(1 << 24, work) / 16, rel=0.1)
     for greedy in (
-        round_of(network(), clients=(clients.Adam(lr=0.1),)),
+        round_of(network(), optimizers=(clients.Adam(lr=0.1),)),
         round_of(network(), measure_cosine=True),
         round_of(network(), batch_size=9),
         round_of(network(), corrections=torch.zeros(3, work.start.numel())),
@@ -142,8 +142,8 @@ def many(task: str, rules: tuple[str, ...]) -> RoundWork:
         rows=torch.arange(sum(sizes)) % len(examples_of(task)),
         steps=steps,
         batch_size=20,
-        clients=tuple(RULES[rule] for rule in rules),
-        rule=torch.arange(70) % len(rules),
+        optimizers=tuple(RULES[rule] for rule in rules),
+        optimizer_index=torch.arange(70) % len(rules),
         measure_cosine=True,
     )
 
@@ -162,7 +162,7 @@ def test_chunks_of_32_have_the_bits_of_the_whole_round(task: str, monkeypatch: p
 
 def test_chunks_of_several_optimizers_have_the_bits_of_the_whole_round(monkeypatch: pytest.MonkeyPatch) -> None:
     work = many("mlp", ("adam", "delta-sgd same batch corrected"))
-    work = replace(work, rule=(torch.arange(70) % 8 == 0).long(), policy=DeltaPolicy("uniform", 0.02, True))
+    work = replace(work, optimizer_index=(torch.arange(70) % 8 == 0).long(), policy=DeltaPolicy("uniform", 0.02, True))
     whole = run_in_chunks("mlp", work, 1000, monkeypatch)
     assert_same_bits(whole, run_in_chunks("mlp", work, 32, monkeypatch))
 
@@ -223,7 +223,7 @@ def test_streamed_examples_take_memory() -> None:
     executor = Batched(network(), "cross_entropy", vectors(), memory=1 << 20)
     work = round_of(network())
     few, fewer = (
-        executor._clients_at_once(work, work.clients[0], torch.arange(3), store)
+        executor._clients_at_once(work, work.optimizers[0], torch.arange(3), store)
         for store in (executor.resident, Resident(vectors(), "cpu", 0))
     )
     assert fewer < few

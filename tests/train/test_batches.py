@@ -50,7 +50,7 @@ def test_epochs_keep_their_last_short_batch(client: int) -> None:
 @pytest.mark.parametrize("batch_size", [3, 4, 20])
 def test_positions_run_across_epochs(client: int, batch_size: int) -> None:
     positions = torch.tensor([22, 11, 6, 40])
-    work = work_of(positions=positions, batch_size=batch_size, steps=torch.full((4,), 100))
+    work = work_of(seen=positions, batch_size=batch_size, steps=torch.full((4,), 100))
     stream = [row for epoch in range(12) for row in literal_epoch(work, client, epoch)][: int(positions[client])]
     expected = [stream[k : k + batch_size] for k in range(0, len(stream), batch_size)]
     batches = Batches(work, client)
@@ -85,7 +85,7 @@ def test_every_epoch_and_client_has_its_own_order() -> None:
 )
 def test_steps_taken(sizes: tuple[int, ...], positions: list[int] | None, taken: list[int]) -> None:
     seen = None if positions is None else torch.tensor(positions)
-    work = round_of(torch.zeros(3), sizes, steps=torch.tensor([3, 3, 0, 9]), positions=seen)
+    work = round_of(torch.zeros(3), sizes, steps=torch.tensor([3, 3, 0, 9]), seen=seen)
     assert steps_taken(work).tolist() == taken
 
 
@@ -123,7 +123,7 @@ def plans(draw: st.DrawFn) -> RoundWork:
         sizes,
         rows=torch.randperm(sum(sizes), generator=torch.Generator().manual_seed(0)) + 100,
         steps=torch.tensor(draw(whole)),
-        positions=None if positions is None else torch.tensor(positions),
+        seen=None if positions is None else torch.tensor(positions),
         batch_size=draw(st.sampled_from([1, 2, 3, 5, 20, 1000])),
         seed=draw(st.integers(0, 2**64 - 1)),
         round=draw(st.integers(0, 5)),
@@ -193,7 +193,7 @@ def test_rows_may_be_renumbered_and_widths_be_given() -> None:
 
 @pytest.mark.parametrize("positions", [None, torch.tensor([6, 11, 2, 0])])
 def test_widths_are_the_longest_batches(positions: torch.Tensor | None) -> None:
-    work = work_of(positions=positions, steps=torch.tensor([7, 2, 7, 0]))
+    work = work_of(seen=positions, steps=torch.tensor([7, 2, 7, 0]))
     steps = steps_taken(work).tolist()
     wanted = [max(len(Batches(work, i).at(step)) for i in range(4) if step < steps[i]) for step in range(max(steps))]
     assert batch_widths(work, torch.arange(4)) == wanted

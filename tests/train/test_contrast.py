@@ -69,7 +69,7 @@ def one_step(client: clients.Client, **given: Any) -> RoundWork:
     packing = ff.Packing.of(module)
     previous = packing.pack(module) + 0.3 * normal(9, packing.size)
     contrast = Contrast(2.0, 0.5, None, previous[None])
-    return round_of(module, (4,), steps=torch.tensor([1]), clients=(client,), seed=3, contrast=contrast, **given)
+    return round_of(module, (4,), steps=torch.tensor([1]), optimizers=(client,), seed=3, contrast=contrast, **given)
 
 
 @every_executor

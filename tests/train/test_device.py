@@ -42,7 +42,7 @@ pytestmark = pytest.mark.device
 CHOSEN = {
     "mlp-sgd corrected", "mlp-adam delayed by epochs", "mlp-sm3 delayed", "mlp-sm3-I", "mlp-sm3-adam", "mlp-sps",
     "mlp-delta-sgd same batch", "dropout-sgd", "cnn-sgd", "tagger-sgd", "tags-sm3", "autoencoder-sgd",
-    "softmax-sgd-models", "softmax-sgd-positions", "softmax-sgd-clip-uniform", "mlp-sgd corrected-cosine after",
+    "softmax-sgd-models", "softmax-sgd-seen", "softmax-sgd-clip-uniform", "mlp-sgd corrected-cosine after",
     "mlp-adam-contrast", "tags-adagrad+sm3-divide-preconditioner", "features of words-sgd",
 }  # fmt: skip
 assert {case.id for case in CASES} >= CHOSEN
@@ -283,7 +283,7 @@ def given_to(name: str) -> tuple[nn.Module, Examples, RoundWork]:
     rule = ff.clients.SGD(lr=0.5, weight_decay=0.1, prox=0.2)
     batch = 70 if name in ("long batches", "wide") else 4
     return module, Examples(inputs, targets), round_of(module, SIZES, batch_size=batch, steps=torch.tensor([2, 2, 1]),
-                                                       clients=(rule,))  # fmt: skip
+                                                       optimizers=(rule,))  # fmt: skip
 
 
 @pytest.mark.parametrize("fused", [True, False])
@@ -350,7 +350,7 @@ def test_a_client_beyond_the_usual_share_trains_alone(monkeypatch: pytest.Monkey
     module, examples, work = given_to("spare")
     one = Device(module, "cross_entropy", examples, device=DEVICE)
     monkeypatch.setattr(one, "memory", 1)
-    assert one._clients_at_once(work, work.clients[0], 4, one.resident) == 1
+    assert one._clients_at_once(work, work.optimizers[0], 4, one.resident) == 1
     monkeypatch.setattr(one, "_limit", 1)
     with pytest.raises(MemoryError, match="and 1 are there"):
-        one._clients_at_once(work, work.clients[0], 4, one.resident)
+        one._clients_at_once(work, work.optimizers[0], 4, one.resident)

@@ -55,7 +55,7 @@ def assert_batches_of_each(work: RoundWork, clients: torch.Tensor, memory: int =
 @pytest.mark.parametrize("memory", [1, 400, 1 << 20])
 @pytest.mark.parametrize("positions", [None, [8, 0, 130, 30, 2, 7]])
 def test_kernels_find_the_batches_of_each_client(positions: list[int] | None, memory: int) -> None:
-    work = work_of(positions=None if positions is None else torch.tensor(positions))
+    work = work_of(seen=None if positions is None else torch.tensor(positions))
     with races.watched() as verdict:
         assert_batches_of_each(work, torch.tensor([2, 0, 1, 5, 4, 3]), memory)
     assert verdict.launches > 0

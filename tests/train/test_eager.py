@@ -32,7 +32,9 @@ def close(got: Tensor, wanted: Tensor, what: str = "") -> None:
 
 
 def two_clients(client: clients.Client, **given: Any) -> RoundWork:
-    return round_of(network(), (9, 6), DOUBLE, clients=(client,), steps=torch.tensor([7, 4]), seed=3, round=2, **given)
+    return round_of(
+        network(), (9, 6), DOUBLE, optimizers=(client,), steps=torch.tensor([7, 4]), seed=3, round=2, **given
+    )
 
 
 def assert_trains_like(
@@ -41,7 +43,7 @@ def assert_trains_like(
     """Two clients' deltas and losses are the literal loop's."""
     module, examples = network(), vectors()
     work = round_of(
-        module, (9, 6), DOUBLE, clients=(client,), steps=torch.tensor([7, 4]), seed=3, round=2, **given or {}
+        module, (9, 6), DOUBLE, optimizers=(client,), steps=torch.tensor([7, 4]), seed=3, round=2, **given or {}
     )
     outcome = Eager(module, "cross_entropy", examples).run(work)
     runs = []
@@ -107,7 +109,8 @@ def test_delta_sgd(same_batch: bool) -> None:
     assert_trains_like(client, make)
     assert len({round(size, 9) for size in made[0].sizes}) > 3  # both terms of the minimum were tried
     outcome = train(
-        network(), round_of(network(), (9, 6), DOUBLE, clients=(client,), steps=torch.tensor([7, 4]), seed=3, round=2)
+        network(),
+        round_of(network(), (9, 6), DOUBLE, optimizers=(client,), steps=torch.tensor([7, 4]), seed=3, round=2),
     )
     assert outcome.scalars["step_size"].tolist() == pytest.approx(
         [optimizer.sizes[-1] for optimizer in made], rel=1e-11
@@ -200,15 +203,15 @@ def test_delta_sgd_compares_corrected_gradients() -> None:
 def test_warm_up() -> None:
     client = clients.Adam(lr=0.05, eps=1e-4, warmup=3)
     assert_trains_like(client, lambda p: torch.optim.Adam(p, lr=0.05, eps=1e-4), scale=lambda step: min(1.0, step / 3))
-    outcome = train(network(), round_of(network(), clients=(client,), steps=torch.tensor([1, 2, 5])))
+    outcome = train(network(), round_of(network(), optimizers=(client,), steps=torch.tensor([1, 2, 5])))
     assert outcome.scalars["step_size"].tolist() == pytest.approx([0.05 / 3, 0.1 / 3, 0.05])
 
 
 def test_own_learning_rates() -> None:
     lr = torch.tensor([0.1, 0.2, 0.0]).double()
-    outcome = train(network(), round_of(network(), lr=lr, clients=(clients.SGD(lr=9.0, warmup=2),)))
+    outcome = train(network(), round_of(network(), lr=lr, optimizers=(clients.SGD(lr=9.0, warmup=2),)))
     for i in range(2):
-        alone = train(network(), round_of(network(), clients=(clients.SGD(lr=float(lr[i]), warmup=2),)))
+        alone = train(network(), round_of(network(), optimizers=(clients.SGD(lr=float(lr[i]), warmup=2),)))
         assert torch.equal(kept(outcome)[i], kept(alone)[i])
     assert not bool(kept(outcome)[2].any())
     assert torch.equal(outcome.scalars["step_size"], lr)
@@ -217,15 +220,18 @@ def test_own_learning_rates() -> None:
 def test_a_preconditioner_starts_second_moments() -> None:
     module = network()
     v = ff.Packing.of(module).pack(module).abs()
-    given: dict[str, Any] = {"steps": torch.tensor([1, 1, 1]), "clients": (clients.AdaGrad(lr=0.5, eps=0.1, v0=7.0),)}
-    sgd = kept(train(module, round_of(module, steps=given["steps"], clients=(clients.SGD(lr=1.0),))))
+    given: dict[str, Any] = {
+        "steps": torch.tensor([1, 1, 1]),
+        "optimizers": (clients.AdaGrad(lr=0.5, eps=0.1, v0=7.0),),
+    }
+    sgd = kept(train(module, round_of(module, steps=given["steps"], optimizers=(clients.SGD(lr=1.0),))))
     got = kept(train(module, round_of(module, preconditioner=v, **given)))
     torch.testing.assert_close(got, 0.5 * sgd / ((v + sgd**2).sqrt() + 0.1), rtol=1e-4, atol=1e-6)
 
 
 def test_state_is_fresh_every_round() -> None:
     executor = Eager(network(), "cross_entropy", vectors())
-    work = round_of(network(), clients=(clients.Adam(lr=0.1),))
+    work = round_of(network(), optimizers=(clients.Adam(lr=0.1),))
     assert torch.equal(executor.run(work).delta, executor.run(work).delta)
 
 
@@ -234,10 +240,12 @@ def test_blended_rules_and_several_start_models() -> None:
     start = ff.Packing.of(module).pack(module)
     models = torch.stack([start, 0.5 * start])
     optimizers = (clients.SGD(lr=0.5), clients.SM3(lr=0.1))
-    work = round_of(models, model=torch.tensor([1, 0, 1]), clients=optimizers, rule=torch.tensor([0, 1, 1]))
+    work = round_of(
+        models, start_index=torch.tensor([1, 0, 1]), optimizers=optimizers, optimizer_index=torch.tensor([0, 1, 1])
+    )
     together = kept(train(module, work))
     for i, (model, rule) in enumerate([(1, 0), (0, 1), (1, 1)]):
-        alone = train(module, round_of(models[model].clone(), clients=(optimizers[rule],)))
+        alone = train(module, round_of(models[model].clone(), optimizers=(optimizers[rule],)))
         assert torch.equal(together[i], kept(alone)[i])
 
 
@@ -252,7 +260,7 @@ def test_least_cosine() -> None:
 
     module = network()
     client = clients.SGD(lr=0.5, weight_decay=0.3, clip=0.1)
-    work = round_of(module, (9, 6, 5), DOUBLE, clients=(client,), steps=torch.tensor([7, 2, 1]), measure_cosine=True)
+    work = round_of(module, (9, 6, 5), DOUBLE, optimizers=(client,), steps=torch.tensor([7, 2, 1]), measure_cosine=True)
     outcome = train(module, work)
     for i in range(2):
         g = train_literally(module, F.cross_entropy, vectors(), work, i, make, correct=_clip_with_decay).gradients
@@ -271,7 +279,7 @@ def _clip_with_decay(now: Parameters, start: Parameters) -> None:
 
 def test_the_cosine_with_a_zero_gradient_is_zero() -> None:
     module = nn.Linear(6, 3)
-    work = round_of(module, clients=(clients.SGD(lr=0.1),), measure_cosine=True)
+    work = round_of(module, optimizers=(clients.SGD(lr=0.1),), measure_cosine=True)
     outcome = Eager(module, lambda outputs, targets: 0.0 * outputs.sum(), vectors()).run(work)
     assert outcome.scalars["min_cosine"].tolist() == [0.0, 0.0, 0.0]
 
@@ -420,7 +428,7 @@ def test_the_number_of_threads_changes_no_bit() -> None:
     with torch.random.fork_rng():
         torch.manual_seed(2)
         module = nn.Sequential(nn.Linear(6, 300), nn.Dropout(0.1), nn.Tanh(), nn.Linear(300, 3))
-    work = round_of(module, (9, 4, 6, 2, 8, 1), clients=(clients.Adam(lr=0.01),), batch_size=300)
+    work = round_of(module, (9, 4, 6, 2, 8, 1), optimizers=(clients.Adam(lr=0.01),), batch_size=300)
     torch.set_num_threads(2)  # as conftest.py says
     outcomes = [Eager(module, "cross_entropy", vectors(), threads=count).run(work) for count in (1, 2, 5)]
     assert torch.get_num_threads() == 2

@@ -81,7 +81,7 @@ def idle_work(**given: Any) -> RoundWork:
         network(),
         (9, 0, 4, 6, 5),
         steps=torch.tensor([4, 4, 0, 4, 3]),
-        positions=torch.tensor([11, 9, 9, 0, 8]),
+        seen=torch.tensor([11, 9, 9, 0, 8]),
         **given,
     )
 
@@ -95,7 +95,7 @@ def test_clients_without_work_do_not_count(executor: str, weights: str) -> None:
         "given": (torch.full((5,), 0.3), [0.3, 0, 0, 0, 0.3]),
     }
     given, expected = policies[weights]
-    outcome = train(network(), idle_work(policy=DeltaPolicy(given), clients=(clients.SGD(lr=0.3),)), executor)
+    outcome = train(network(), idle_work(policy=DeltaPolicy(given), optimizers=(clients.SGD(lr=0.3),)), executor)
     assert_is(outcome.delta, weighted(outcome, expected))
     assert not bool(outcome.refused.any())
     assert not bool(kept(outcome)[1:4].any())
@@ -156,12 +156,12 @@ def test_all_refused(executor: str) -> None:
 @every_executor
 def test_runs_repeat_to_the_bit(executor: str) -> None:
     module = nn.Sequential(network(), nn.Dropout(0.3))
-    work = round_of(module, clients=(clients.Adam(lr=0.1),))
+    work = round_of(module, optimizers=(clients.Adam(lr=0.1),))
     one, other = train(module, work, executor), train(module, work, executor)
     assert torch.equal(one.delta, other.delta)
     assert torch.equal(kept(one), kept(other))
     assert not torch.equal(
-        one.delta, train(module, round_of(module, clients=(clients.Adam(lr=0.1),), seed=1), executor).delta
+        one.delta, train(module, round_of(module, optimizers=(clients.Adam(lr=0.1),), seed=1), executor).delta
     )
 
 

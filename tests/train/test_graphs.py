@@ -44,7 +44,9 @@ EXAMPLES = Examples(normal(1, sum(SIZES), 7), labels(2, 3, sum(SIZES)))
 def _rounds(client: Client, module: nn.Module) -> Iterator[RoundWork]:
     """Three rounds in which everything differs that may differ between two cohorts of as many clients and steps."""
     start = ff.Packing.of(module).pack(module)
-    first = round_of(start, SIZES, batch_size=BATCH, steps=torch.tensor([2, 2, 1]), clients=(client,), keep_deltas=True)
+    first = round_of(
+        start, SIZES, batch_size=BATCH, steps=torch.tensor([2, 2, 1]), optimizers=(client,), keep_deltas=True
+    )
     corrections = normal(11, len(SIZES), start.numel()) if client.rule == "sgd" else None
     for number in range(3):
         sizes = torch.tensor(SIZES).roll(number)

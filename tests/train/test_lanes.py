@@ -56,8 +56,8 @@ def test_devices_beyond_the_lanes_have_nothing_to_do() -> None:
 
 @pytest.mark.parametrize("places", [range(0, 5), range(0, 2), range(2, 4), range(3, 3), range(4, 5)])
 def test_portions_are_the_groups_at_those_places(places: range) -> None:
-    work = round_of(torch.zeros(3), (4, 4, 4, 4, 0, 4), rule=torch.tensor([1, 0, 1, 0, 0, 1]),
-                    clients=(SGD(lr=0.1), Momentum(lr=0.1)))  # fmt: skip
+    work = round_of(torch.zeros(3), (4, 4, 4, 4, 0, 4), optimizer_index=torch.tensor([1, 0, 1, 0, 0, 1]),
+                    optimizers=(SGD(lr=0.1), Momentum(lr=0.1)))  # fmt: skip
     terms = terms_of(work)
     assert terms.order.tolist() == [1, 3, 0, 2, 5]  # the one without examples takes no step
     found = list(portions(work, terms.steps, places))

@@ -32,7 +32,7 @@ def make_work(module: nn.Module, sizes: list[int], client: clients.Client, batch
         "ids": torch.arange(len(sizes)) * 3 + 1,
         "steps": steps,
         "batch_size": batch_size,
-        "clients": (client,),
+        "optimizers": (client,),
         "seed": 11,
         "round": 4,
     }

@@ -52,7 +52,7 @@ def test_the_same_bits_for_any_number_of_threads_and_after_training() -> None:
         before = native.predict(x, examples, rows)
         work = ff.train.RoundWork(
             start=x, rows=rows, offsets=torch.tensor([0, 400, 1000]), ids=torch.arange(2), steps=torch.tensor([3, 3]),
-            batch_size=50, clients=(ff.clients.SGD(lr=0.1),),
+            batch_size=50, optimizers=(ff.clients.SGD(lr=0.1),),
         )  # fmt: skip
         outcome = native.run(work)
         assert torch.equal(native.predict(x, examples, rows), before)  # the worker has forgotten the client's model

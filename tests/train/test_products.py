@@ -41,7 +41,7 @@ for rows, inputs, outputs in itertools.product(
     step = native.run(
         RoundWork(
             start=start, rows=everyone, offsets=torch.tensor([0, rows]), ids=torch.tensor([0]), steps=torch.tensor([1]),
-            batch_size=rows, clients=(ff.clients.SGD(lr=outputs / 2),),  # the mean over the examples is left
+            batch_size=rows, optimizers=(ff.clients.SGD(lr=outputs / 2),),  # the mean over the examples is left
         )
     )
     x, w, b, t = (v.detach().double() for v in (examples.inputs, module.weight, module.bias, examples.targets))

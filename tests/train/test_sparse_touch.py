@@ -71,7 +71,7 @@ def work_of(module: nn.Module, count: int = 40, steps: int | None = None, **give
         "ids": torch.arange(count) * 3 + 1,
         "steps": torch.full((count,), steps) if steps else -(-sizes // 4) * 2,
         "batch_size": 4,
-        "clients": (clients.SGD(0.4),),
+        "optimizers": (clients.SGD(0.4),),
         "seed": 11,
         "round": 4,
     }
@@ -98,7 +98,7 @@ def assert_same(one: Outcome, other: Outcome) -> None:
 
 def two_models(module: nn.Module, count: int = 40) -> dict[str, Tensor]:
     start = ff.Packing.of(module).pack(module)
-    return {"start": torch.stack([start, -0.5 * start]), "model": (torch.arange(count) * 5 // 3) % 2}
+    return {"start": torch.stack([start, -0.5 * start]), "start_index": (torch.arange(count) * 5 // 3) % 2}
 
 
 # ---- what is computed ------------------------------------------------------------------------------------------------
@@ -163,7 +163,7 @@ def test_clipped_and_divided(policy: DeltaPolicy) -> None:
 
 def test_where_rows_may_all_move_they_do() -> None:
     module = module_of("two tables")
-    work = work_of(module, clients=(clients.SGD(0.4), ANOTHER), rule=torch.arange(40) % 2)
+    work = work_of(module, optimizers=(clients.SGD(0.4), ANOTHER), optimizer_index=torch.arange(40) % 2)
     torch.testing.assert_close(
         run(module, work).delta.double(), eager(module, work, torch.float64).delta, rtol=1e-4, atol=1e-7
     )
@@ -191,7 +191,11 @@ def test_a_round_finds_nothing_of_the_rounds_before() -> None:
     module = module_of("three layers")
     engine = native.Native(module, "binary_cross_entropy", bags(), threads=2)
     work = work_of(module)
-    others = [work_of(module, 90, steps=1), work_of(module, clients=(ANOTHER,)), work_of(module, **two_models(module))]
+    others = [
+        work_of(module, 90, steps=1),
+        work_of(module, optimizers=(ANOTHER,)),
+        work_of(module, **two_models(module)),
+    ]
     fresh = [run(module, one) for one in (work, *others)]
     for _ in range(2):
         for one, alone in zip((work, *others), fresh, strict=True):

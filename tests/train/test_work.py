@@ -29,13 +29,13 @@ BAD: dict[str, list[Any]] = {  # for three clients with 9, 4 and 6 examples
     "ids": [None, [1, 2, 3], int64(), torch.arange(3).int(), int64(1, -1, 2), int64(1, 2, 1 << 32)],
     "steps": [4, int64(1, 2), int64(1, -1, 2), torch.ones(3)],
     "batch_size": [0, -1, 2.0, True, None],
-    "clients": [(), SGD(lr=1.0), [SGD(lr=1.0)], ("sgd",)],
+    "optimizers": [(), SGD(lr=1.0), [SGD(lr=1.0)], ("sgd",)],
     "seed": [-1, 1 << 64, 0.5, None],
     "round": [-1, 1 << 32, True],
-    "model": [int64(0, 0), int64(0, 1, 0), torch.zeros(3), 0],
-    "rule": [int64(0, 0), int64(0, 1, 0), int64(0, -1, 0)],
+    "start_index": [int64(0, 0), int64(0, 1, 0), torch.zeros(3), 0],
+    "optimizer_index": [int64(0, 0), int64(0, 1, 0), int64(0, -1, 0)],
     "lr": [0.1, torch.ones(3), torch.ones(2).double(), -torch.ones(3).double(), torch.full((3,), torch.nan).double()],
-    "positions": [int64(1, 2), int64(1, -2, 3), torch.ones(3)],
+    "seen": [int64(1, 2), int64(1, -2, 3), torch.ones(3)],
     "corrections": [torch.zeros(D), torch.zeros(2, D), torch.zeros(3, D).double(), torch.zeros(D, 3).T, 0.1],
     "preconditioner": [torch.zeros(D + 1), torch.zeros(D).double(), torch.zeros(D, 2)[:, 0], 0.1],
     "policy": [None, "examples"],
@@ -44,14 +44,14 @@ BAD: dict[str, list[Any]] = {  # for three clients with 9, 4 and 6 examples
 
 @pytest.mark.parametrize(("name", "value"), [(name, value) for name, values in BAD.items() for value in values])
 def test_bad_arguments_are_named(name: str, value: Any) -> None:
-    given: dict[str, Any] = {"start": torch.zeros(D), "clients": (Adam(lr=0.1),), name: value}
+    given: dict[str, Any] = {"start": torch.zeros(D), "optimizers": (Adam(lr=0.1),), name: value}
     with pytest.raises((ValueError, TypeError), match=f"^{name}: "):
         round_of(given.pop("start"), **given) if name != "start" else _with_start(value)
 
 
 def _with_start(start: Any) -> RoundWork:
     good = round_of(torch.zeros(D))
-    fields = {name: getattr(good, name) for name in ("rows", "offsets", "ids", "steps", "batch_size", "clients")}
+    fields = {name: getattr(good, name) for name in ("rows", "offsets", "ids", "steps", "batch_size", "optimizers")}
     return RoundWork(start=start, **fields)
 
 
@@ -75,15 +75,15 @@ def test_bad_policies_are_named(name: str, policy: dict[str, Any]) -> None:
 
 
 def test_several_start_models_need_a_choice() -> None:
-    with pytest.raises(ValueError, match=r"^model: must choose one of the 2"):
+    with pytest.raises(ValueError, match=r"^start_index: must choose one of the 2"):
         round_of(torch.zeros(2, D))
 
 
 def test_a_preconditioner_needs_a_second_moment() -> None:
     v = torch.ones(D)
     with pytest.raises(ValueError, match=r"^preconditioner: no second moment .* 'sgd'"):
-        round_of(torch.zeros(D), clients=(SGD(lr=0.1),), preconditioner=v)
-    round_of(torch.zeros(D), clients=(SGD(lr=0.1), Adam(lr=0.1)), preconditioner=v)
+        round_of(torch.zeros(D), optimizers=(SGD(lr=0.1),), preconditioner=v)
+    round_of(torch.zeros(D), optimizers=(SGD(lr=0.1), Adam(lr=0.1)), preconditioner=v)
 
 
 @pytest.mark.parametrize(
@@ -96,20 +96,20 @@ def test_a_preconditioner_needs_a_second_moment() -> None:
 )
 def test_vectors_are_on_the_device_of_the_start_models(name: str, value: Any) -> None:
     with pytest.raises(ValueError, match=rf"^{name}: .*must be on cpu like start, got .* on meta"):
-        round_of(torch.zeros(D), clients=(Adam(lr=0.1),), **{name: value})
+        round_of(torch.zeros(D), optimizers=(Adam(lr=0.1),), **{name: value})
 
 
 def test_learning_rates_are_refused_where_the_rule_finds_its_own() -> None:
     with pytest.raises(ValueError, match=r"^lr: client rule 'sps'"):
-        round_of(torch.zeros(D), clients=(SPS(),), lr=torch.ones(3).double())
+        round_of(torch.zeros(D), optimizers=(SPS(),), lr=torch.ones(3).double())
 
 
 def test_lookups() -> None:
     work = round_of(
         normal_models := torch.arange(2.0 * D).view(2, D),
-        model=int64(1, 0, 1),
-        clients=(SGD(lr=0.1), Adam(lr=0.1)),
-        rule=int64(0, 1, 1),
+        start_index=int64(1, 0, 1),
+        optimizers=(SGD(lr=0.1), Adam(lr=0.1)),
+        optimizer_index=int64(0, 1, 1),
     )
     assert len(work) == 3
     assert work.counts.tolist() == [9, 4, 6]

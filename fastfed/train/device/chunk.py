@@ -78,7 +78,7 @@ class Chunk:
         work, clients = self.work, self.clients
         rows = None
         if work.start.dim() == 2:
-            rows = torch.zeros_like(clients) if work.model is None else work.model[clients]
+            rows = torch.zeros_like(clients) if work.start_index is None else work.start_index[clients]
         return self.arena.put("start", self._in_engine(work.start, rows))
 
     def _models(self) -> Tensor:

@@ -65,7 +65,7 @@ def epochs_of(work: RoundWork, clients: Tensor, steps: int) -> Tensor:
     """The epochs (counted from 0) in which batches begin: (steps, clients) int64."""
     counts = work.counts[clients].clamp(min=1)
     step = torch.arange(steps)[:, None]
-    if work.positions is not None:
+    if work.seen is not None:
         return step * work.batch_size // counts
     return step // ((counts + work.batch_size - 1) // work.batch_size)
 
@@ -74,8 +74,8 @@ def batch_lengths(work: RoundWork, clients: Tensor, steps: int) -> Tensor:
     """How many examples the batches have, 0 for clients that have finished: (steps, clients) int64."""
     counts, taken = work.counts[clients].clamp(min=1), steps_taken(work)[clients]
     step = torch.arange(steps)[:, None]
-    if work.positions is not None:
-        left = work.positions[clients] - step * work.batch_size
+    if work.seen is not None:
+        left = work.seen[clients] - step * work.batch_size
     else:
         per_epoch = (counts + work.batch_size - 1) // work.batch_size
         left = counts - step % per_epoch * work.batch_size

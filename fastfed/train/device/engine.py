@@ -192,8 +192,8 @@ def _trace(module: nn.Module, examples: Examples, loss: Loss) -> program.Program
 
 def groups(work: RoundWork, steps: Tensor) -> Iterator[tuple[Client, Tensor]]:
     """The positions of the clients that train, per optimizer, in their order."""
-    rule = torch.zeros_like(steps) if work.rule is None else work.rule
-    for number, optimizer in enumerate(work.clients):
+    rule = torch.zeros_like(steps) if work.optimizer_index is None else work.optimizer_index
+    for number, optimizer in enumerate(work.optimizers):
         clients = ((rule == number) & (steps > 0)).nonzero().flatten()
         if len(clients):
             yield optimizer, clients
@@ -218,5 +218,5 @@ def portions(work: RoundWork, steps: Tensor, places: range) -> Iterator[tuple[Cl
 
 def longest_batch(work: RoundWork) -> int:
     """Of the whole cohort, so that a client's tiles do not depend on who trains beside it."""
-    seen = work.counts if work.positions is None else torch.maximum(work.positions, work.counts)
+    seen = work.counts if work.seen is None else torch.maximum(work.seen, work.counts)
     return max(1, min(work.batch_size, int(seen.max())))

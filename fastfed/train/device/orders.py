@@ -18,7 +18,7 @@ class KernelBatches(ChunkBatches):
             self._open_window(step)
         steps, there = range(step, self._window.stop), self._there
         rows = self._shuffled.new_empty((len(steps), len(there.counts), len(self._places)))
-        spans = Spans(there.counts, there.taken, there.positions, self._base, self._shift)
+        spans = Spans(there.counts, there.taken, there.seen, self._base, self._shift)
         rows_of_steps(rows, self._shuffled, spans, step, there.size)
         return steps, rows
 

@@ -185,7 +185,7 @@ def _work(case: Case, module: nn.Module) -> RoundWork:
         ids=torch.arange(len(SIZES)) * 7 + 3,
         steps=torch.tensor(STEPS),
         batch_size=BATCH,
-        clients=(case.rule,),
+        optimizers=(case.rule,),
         seed=5,
         keep_deltas=True,
     )
