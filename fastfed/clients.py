@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from .kernels.table import CLIENT_RULES, NON_NEGATIVE, resolve_options
 
-_NOT_STEP_OPTIONS = ("warmup", "v0", "delay_mode", "delay_unit", "same_batch", "form", "cover")
+_NOT_STEP_OPTIONS = ("warmup", "from_first", "v0", "delay_mode", "delay_unit", "same_batch", "form", "cover",
+                     "bias_correction")  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,19 +18,23 @@ class Client:
     """What every client optimizer has: gradient corrections and a local warm-up.
 
     `weight_decay` and `prox` (FedProx's mu, pulling towards the start model) are added to the gradient, which is then
-    scaled down to norm `clip`. The learning rate grows linearly over the first `warmup` local steps (0: none).
+    scaled down to norm `clip`. The learning rate grows linearly over the first `warmup` local steps (0: none), from 0
+    on as in FedAda2: the factors are 0, 1/w, 2/w, ...; with `from_first`, 1/w, 2/w, ..., so that the first step moves.
     """
 
     weight_decay: float = 0.0
     prox: float = 0.0
     clip: float | None = None
     warmup: int = 0
+    from_first: bool = False
 
     finds_step_size: ClassVar[bool] = False  # whether the rule chooses its own learning rate
 
     def __post_init__(self) -> None:
         if isinstance(self.warmup, bool) or not isinstance(self.warmup, int) or self.warmup < 0:
             raise ValueError(f"warmup: must be a whole number >= 0, got {self.warmup!r}")
+        if not isinstance(self.from_first, bool):
+            raise ValueError(f"from_first: must be True or False, got {self.from_first!r}")
         if self.warmup and self.finds_step_size:
             raise ValueError(f"warmup: client rule {self.rule!r} finds its step size itself")
         resolve_options(f"client rule {self.rule!r}", CLIENT_RULES[self.rule].options, self.step_options())
@@ -43,6 +48,10 @@ class Client:
         """The options of ``kernels.client_step``, learning rate included where the rule has one."""
         named = {field.name: getattr(self, field.name) for field in fields(self)}
         return {name: value for name, value in named.items() if name not in _NOT_STEP_OPTIONS}
+
+    def options_in(self, round: int, v0_is_given: bool) -> dict[str, Any]:
+        """The `step_options` of a round (from 0); `v0_is_given`: second moments start at a server's v."""
+        return self.step_options()
 
     def state_options(self) -> dict[str, Any]:
         """The options of ``kernels.client_state``, packing aside."""
@@ -61,7 +70,7 @@ class Client:
 
     def learning_rate(self, lr: float, step: int) -> float:
         """The learning rate of local step `step` (counted from 1) under the warm-up."""
-        return lr * min(1.0, step / self.warmup) if self.warmup else lr
+        return lr * min(1.0, (step - 1 + self.from_first) / self.warmup) if self.warmup else lr
 
 
 @dataclass(frozen=True)
@@ -111,13 +120,43 @@ class AdaGrad(Adaptive):
     rule: ClassVar[str] = "adagrad"
 
 
+BiasCorrection = bool | Literal["server_round"] | None
+
+
 @dataclass(frozen=True)
 class Adam(Adaptive):
-    """Adam with bias correction, its state starting at 0 every round."""
+    """Adam, its state starting afresh every round.
+
+    `bias_correction` makes up for moments that start at 0: True divides them by 1 - beta^k at local step k, False does
+    not, "server_round" counts k from the round's number on. None (default): as long as the second moment does start at
+    0, else not: one that starts at a server's v, or at `v0`, would be inflated a thousand times at the first step.
+    """
 
     beta1: float = 0.9
     beta2: float = 0.999
+    bias_correction: BiasCorrection = None
     rule: ClassVar[str] = "adam"
+
+    def __post_init__(self) -> None:
+        _check_bias_correction(self.bias_correction)
+        super().__post_init__()
+
+    def options_in(self, round: int, v0_is_given: bool) -> dict[str, Any]:
+        return {**self.step_options(), "bias_from": _bias_from(self.bias_correction, round, self.v0, v0_is_given)}
+
+
+def _check_bias_correction(value: BiasCorrection) -> None:
+    if value is not None and value != "server_round" and not isinstance(value, bool):
+        raise ValueError(f"bias_correction: must be True, False, 'server_round' or None, got {value!r}")
+
+
+def _bias_from(correction: BiasCorrection, round: int, v0: float | None, v0_is_given: bool) -> float:
+    """How many steps bias corrections count before the first; infinite: none is made."""
+    if correction is None:
+        correction = not (v0_is_given or v0)
+    if correction == "server_round":
+        return float(round)
+    return 0.0 if correction else math.inf
 
 
 @dataclass(frozen=True)
@@ -125,15 +164,24 @@ class SM3(Adaptive):
     """Second moments per row and column instead of per coordinate.
 
     `form` "adagrad" (sums) or "adam" (moving averages, first moment `beta1`, default 0.9 there and 0 elsewhere);
-    `cover` "II" (default) or "I"; `delay_mode` "compact" or "exact" (keeps nu between refreshes).
+    `cover` "II" (default) or "I". Between refreshes, `delay_mode` "exact" keeps nu, a vector, as the paper has it;
+    "compact" goes by the rows and columns. None (default): exact where cover II is delayed. `bias_correction` is that
+    of `Adam`, for the form "adam".
     """
 
     form: str = "adagrad"
     cover: str = "II"
-    delay_mode: str = "compact"
+    delay_mode: str | None = None
     beta1: float | None = None
     beta2: float | None = None
     root_eps: float | None = None
+    bias_correction: BiasCorrection = None
+
+    def __post_init__(self) -> None:
+        _check_bias_correction(self.bias_correction)
+        if self.bias_correction is not None and self.form != "adam":
+            raise ValueError(f"bias_correction: only the form 'adam' has moments to correct, got {self.form!r}")
+        super().__post_init__()
 
     @property
     def rule(self) -> str:
@@ -152,8 +200,16 @@ class SM3(Adaptive):
     def step_options(self) -> dict[str, Any]:
         return {name: value for name, value in super().step_options().items() if value is not None or name == "clip"}
 
+    def options_in(self, round: int, v0_is_given: bool) -> dict[str, Any]:
+        options = self.step_options()
+        if self.form == "adam":
+            options["bias_from"] = _bias_from(self.bias_correction, round, self.v0, v0_is_given)
+        return options
+
     def state_options(self) -> dict[str, Any]:
         options = super().state_options()
+        if self.delay_mode is None and self.delay > 1 and self.cover == "II":
+            options["delay_mode"] = "exact"
         if self.form == "adagrad" and self.beta1:
             options["beta1"] = self.beta1
         return options

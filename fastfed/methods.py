@@ -14,7 +14,7 @@ from typing import Any, Literal
 from torch import nn
 
 from . import clients, compression, exchange, servers, timing, tune
-from .clients import Client
+from .clients import BiasCorrection, Client
 from .fleet import Fleet
 from .packing import Packing
 from .record import costs
@@ -82,8 +82,11 @@ def delta_sgd(same_batch: bool = False, server: Server | None = None) -> Setting
     }
 
 
-_JOINT_SERVERS = {"adagrad": servers.FedAdagrad, "adam": servers.FedAdam}
-_JOINT_CLIENTS = {"adagrad": clients.AdaGrad, "adam": clients.Adam}
+_JOINT_SERVERS: dict[str, Callable[..., Server]] = {
+    "adagrad": servers.FedAdagrad,
+    "adam": partial(servers.FedAdam, beta2=0.999),
+}
+_JOINT_CLIENTS = ("adagrad", "adam")
 
 
 def fedada2(
@@ -97,11 +100,16 @@ def fedada2(
     eps: float = 1e-8,
     tau: float = 1e-3,
     delay: int = 1,
+    beta1: float | None = None,
+    bias_correction: BiasCorrection = None,
 ) -> Settings:
     """FedAda2 and its relatives: `server` and `client` each "adagrad" or "adam", the client's second moments per
     coordinate or compressed (`sm3`), starting at zero or from the server's (`transmit`, direct joint adaptivity).
 
     Statistics are refreshed every `delay` local steps. The server squares the raw mean delta, clients count alike.
+    Adam has beta2 0.999 on both sides; `beta1` is the server's, by default 0.9 of Adam and 0 of AdaGrad.
+    `bias_correction` is that of clients with Adam (`ff.clients.Adam`): by default none where second moments are
+    transmitted, as in the authors' code; the paper's own correction (its appendix E) would remove them.
     """
     for name, value, known in (("server", server, _JOINT_SERVERS), ("client", client, _JOINT_CLIENTS)):
         if value not in known:
@@ -109,14 +117,19 @@ def fedada2(
     for name, flag in (("sm3", sm3), ("transmit", transmit)):
         if not isinstance(flag, bool):
             raise ValueError(f"{name}: must be True or False, got {flag!r}")
+    if bias_correction is not None and client != "adam":
+        raise ValueError(f"bias_correction: only client 'adam' has moments to correct, got {client!r}")
     local: Client
     if sm3:
-        local = clients.SM3(lr=client_lr, eps=eps, delay=delay, form=client)
+        local = clients.SM3(lr=client_lr, eps=eps, delay=delay, form=client, bias_correction=bias_correction)
+    elif client == "adam":
+        local = clients.Adam(lr=client_lr, eps=eps, delay=delay, bias_correction=bias_correction)
     else:
-        local = _JOINT_CLIENTS[client](lr=client_lr, eps=eps, delay=delay)
+        local = clients.AdaGrad(lr=client_lr, eps=eps, delay=delay)
+    own = {} if beta1 is None else {"beta1": beta1}
     return {
         "client": local,
-        "server": _JOINT_SERVERS[server](lr=server_lr, tau=tau, second_moment_of="delta"),
+        "server": _JOINT_SERVERS[server](lr=server_lr, tau=tau, second_moment_of="delta", **own),
         "exchange": exchange.Preconditioner() if transmit else None,
         "weights": "uniform",
     }

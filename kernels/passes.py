@@ -160,7 +160,7 @@ def _advance_counters(call: ClientCall, coef: Tensor) -> Tensor | float:
     coef[:, REFRESH] = refresh.to(torch.float64)
     if not call.rule.corrects_bias:
         return 1.0
-    bias1 = rules.bias(n.beta1, step.to(torch.float64))
+    bias1 = rules.bias(n.beta1, step.to(torch.float64) + n.bias_from)
     coef[:, STEP] /= bias1
-    coef[:, ROOT_SCALE] = 1.0 / torch.sqrt(rules.bias(n.beta2, refreshes.to(torch.float64)))
+    coef[:, ROOT_SCALE] = 1.0 / torch.sqrt(rules.bias(n.beta2, refreshes.to(torch.float64) + n.bias_from))
     return bias1

@@ -42,6 +42,7 @@ DECAY = Domain("a number in [0, 1)", lambda v: _is_number(v) and 0 <= v < 1)
 COUNT = Domain(
     "a whole number >= 1", lambda v: isinstance(v, numbers.Integral) and not isinstance(v, bool) and int(v) >= 1
 )
+NON_NEGATIVE_OR_INFINITE = Domain("a number >= 0, or infinity", lambda v: NON_NEGATIVE.admits(v) or v == math.inf)
 FLAG = Domain("True or False", lambda v: isinstance(v, bool))
 POSITIVE_OR_NONE = Domain("a finite number > 0, or None", lambda v: v is None or POSITIVE.admits(v))
 FOLLOWED = _choice("momentum", "delta")
@@ -119,6 +120,7 @@ class ClientNumbers(NamedTuple):
     c: float
     f_star: float
     lr_max: float
+    bias_from: float  # the steps and refreshes that bias corrections count before the first; infinite: none is made
 
     @property
     def scalars(self) -> DirectionScalars:
@@ -213,7 +215,12 @@ _SECOND_MOMENT = {
     "delay": Option(1, COUNT),
     "floor": Option(0.0, NON_NEGATIVE),
 }
-_ADAM = {**_SECOND_MOMENT, "beta1": Option(0.9, DECAY), "beta2": Option(0.999, DECAY)}
+_ADAM = {
+    **_SECOND_MOMENT,
+    "beta1": Option(0.9, DECAY),
+    "beta2": Option(0.999, DECAY),
+    "bias_from": Option(0.0, NON_NEGATIVE_OR_INFINITE),
+}
 _SM3 = {
     **_SECOND_MOMENT,
     "eps": Option(1e-8, NON_NEGATIVE),
@@ -356,4 +363,5 @@ def client_numbers(rule_name: str, lr_per_client: bool, names: tuple[str, ...] =
         c=float(o.get("c", 0.0)),
         f_star=float(o.get("f_star", 0.0)),
         lr_max=float(o.get("lr_max", 0.0)),
+        bias_from=float(o.get("bias_from", 0.0)),
     )

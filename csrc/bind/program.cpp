@@ -130,6 +130,7 @@ Optimizer optimizer_of(const py::dict& given, Size d) {
   o.same_batch = given["same_batch"].cast<bool>();
   o.counts_epochs = given["counts_epochs"].cast<bool>();
   o.warmup = given["warmup"].cast<Size>();
+  o.from_first = given["from_first"].cast<bool>();
   FF_REQUIRE(!kDirectionTraits[formula].has_v || o.mu || o.v, "state", "complete");
   FF_REQUIRE(!kDirectionTraits[formula].has_m || o.m, "state", "complete");
   return o;

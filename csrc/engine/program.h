@@ -47,6 +47,7 @@ struct Optimizer {
   bool same_batch;      // delta_sgd that evaluates it again
   bool counts_epochs;   // the delay counts epochs
   Size warmup;          // local steps
+  bool from_first;      // whether the first of them moves already
 };
 
 // Whether a step is x -= lr * gradient and nothing else.

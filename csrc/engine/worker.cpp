@@ -228,7 +228,7 @@ bool Worker::fuses(const Optimizer& o) const {
 
 double Worker::learning_rate(const Optimizer& o, Size step) const {
   const double lr = round_->lr ? round_->lr[position_] : o.numbers.lr;
-  return o.warmup ? lr * std::min(1.0, double(step + 1) / double(o.warmup)) : lr;
+  return o.warmup ? lr * std::min(1.0, double(step + o.from_first) / double(o.warmup)) : lr;
 }
 
 // FATHOM's min over local steps K >= 1 of cos(sum_{k<K} g_k, g_K), on gradients as they come; the sum goes to k = K

@@ -122,9 +122,9 @@ template <class T> class Stepper {
       k.refresh = due || scalars().refreshes[i] == 0;  // there is nothing to reuse at first
       const std::int64_t refreshes = scalars().refreshes[i] += k.refresh;
       if (!kDirectionTraits[step_.formula].corrects_bias) return;
-      k.bias1 = bias(numbers().beta1, double(step));
+      k.bias1 = bias(numbers().beta1, double(step) + numbers().bias_from);
       k.step /= k.bias1;
-      k.root_scale = 1.0 / root(bias(numbers().beta2, double(refreshes)));
+      k.root_scale = 1.0 / root(bias(numbers().beta2, double(refreshes) + numbers().bias_from));
     });
   }
 

@@ -43,7 +43,8 @@ enum CoverForm { FF_COVERS(FF_ENTRY) kCovers };
   DO(double, lr_eps)             \
   DO(double, c)                  \
   DO(double, f_star)             \
-  DO(double, lr_max)
+  DO(double, lr_max)             \
+  DO(double, bias_from)
 struct ClientNumbers {
 #define FF_FIELD(Type, name) Type name;
   FF_CLIENT_NUMBERS(FF_FIELD)

@@ -14,10 +14,18 @@ _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
 
 _FORMERLY = {"participation": "plan"}  # where old checkpoints say that a thing is, and where it is now
-# What settings were before a field was there, where that is not the field's default now.
-_BEFORE: dict[str, dict[str, Any]] = {"tune.Fathom": {"form": "paper"}}
 _ATTRIBUTE = "recipe"  # where a thing keeps its recipe
 _REMEMBERS = "writes_recipes"  # what marks a remembered function
+
+
+def _before(function: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """What settings were before a field was there, where that is not the field's default now; by their other fields."""
+    if function == "tune.Fathom":
+        return {"form": "paper"}
+    found = {"from_first": True} if function.startswith("clients.") and given.get("warmup") else {}
+    if function == "clients.Adam" or (function == "clients.SM3" and given["form"] == "adam"):
+        found["bias_correction"] = True
+    return found
 
 
 class NoRecipe(ValueError):
@@ -50,7 +58,8 @@ class Recipe:
             function = None
         if not hasattr(function, _REMEMBERS) and not _is_settings(function):
             raise ValueError(f"recipe: fastfed has no function or settings {self.function!r} that a recipe may name")
-        arguments = {**_BEFORE.get(self.function, {}), **{k: _made(v) for k, v in self.arguments.items()}}
+        arguments = {k: _made(v) for k, v in self.arguments.items()}
+        arguments = {**_before(self.function, arguments), **arguments}
         spread = arguments.pop("*", ())
         return function(*spread, **arguments)  # type: ignore[misc]
 

@@ -176,6 +176,7 @@ class _Chunk:
             lr=own if work.lr is None else upload(work.lr[self.clients], device),
             correction=None if work.corrections is None else picked(work.corrections, self.clients, device),
             preconditioner=None if work.preconditioner is None else upload(work.preconditioner, device),
+            round=work.round,
         )
 
     def train(self) -> dict[str, Tensor]:

@@ -195,6 +195,7 @@ class _Client:
             lr=own if work.lr is None else float(work.lr[i]),
             correction=None if work.corrections is None else work.corrections[i].to(self.device),
             preconditioner=None if work.preconditioner is None else work.preconditioner.to(self.device),
+            round=work.round,
         )
 
     def train(self, steps: int) -> Trained:

@@ -139,7 +139,7 @@ class Native:
     def _engine_optimizer(self, client: Client, work: RoundWork) -> dict[str, Any]:
         """An optimizer with the state that it starts a round with, in the engine's layout."""
         rule = CLIENT_RULES[client.rule]
-        options = client.step_options()
+        options = work.options_of(client)
         state_options = client.state_options()
         if work.preconditioner is not None and rule.has_second_moment:
             state_options["v0"] = self.program.to_engine(work.preconditioner)
@@ -157,6 +157,7 @@ class Native:
             "same_batch": bool(getattr(client, "same_batch", False)),
             "counts_epochs": getattr(client, "delay_unit", "step") == "epoch",
             "warmup": client.warmup,
+            "from_first": client.from_first,
         }
 
 

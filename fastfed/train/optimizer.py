@@ -28,6 +28,7 @@ class StepContext:
     lr: float | Tensor | None = None
     correction: Tensor | None = None
     preconditioner: Tensor | None = None
+    round: int = 0
 
 
 class LocalOptimizer:
@@ -36,7 +37,7 @@ class LocalOptimizer:
     def __init__(self, client: Client, x: Tensor, context: StepContext) -> None:
         entry = CLIENT_RULES[client.rule]
         self.client, self.context = client, context
-        self.options = client.step_options()
+        self.options = client.options_in(context.round, context.preconditioner is not None)
         self.options.pop("lr", None)
         made = client.state_options()
         if entry.cover is not None:

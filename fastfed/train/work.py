@@ -6,7 +6,7 @@ import math
 import numbers
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -113,6 +113,10 @@ class RoundWork:
         if self.start.dim() == 1:
             return self.start.repeat(len(clients), 1)
         return self.start[torch.zeros_like(clients) if self.start_index is None else self.start_index[clients]]
+
+    def options_of(self, optimizer: Client) -> dict[str, Any]:
+        """The options of ``kernels.client_step`` with which an optimizer steps in this round."""
+        return optimizer.options_in(self.round, self.preconditioner is not None)
 
     def optimizer_of(self, client: int) -> Client:
         """The optimizer of the client at this position."""

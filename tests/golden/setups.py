@@ -48,9 +48,18 @@ SETUPS: dict[str, dict[str, Any]] = {
     "fedams-prox": ff.methods.fedprox(0.1, 0.1, ff.servers.FedAMS(lr=0.05, bias_correction=True)),
     "scaffold": ff.methods.scaffold(0.1),
     "moon": ff.methods.moon(0.1, mu=2.0, head="3"),
-    "fedada2": ff.methods.fedada2(client_lr=0.05, server_lr=0.05, delay=2),
-    "fedada2-transmitted": ff.methods.fedada2("adam", "adam", transmit=True, client_lr=0.01, server_lr=0.01),
-    "joint-transmitted": ff.methods.fedada2("adagrad", "adam", sm3=False, transmit=True, client_lr=0.01, server_lr=0.1),
+    # As these methods were when the hashes were made.
+    "fedada2": {
+        **ff.methods.fedada2(client_lr=0.05, server_lr=0.05),
+        "client": ff.clients.SM3(lr=0.05, delay=2, delay_mode="compact"),
+    },
+    "fedada2-transmitted": {
+        **ff.methods.fedada2("adam", "adam", transmit=True, client_lr=0.01, server_lr=0.01, bias_correction=True),
+        "server": ff.servers.FedAdam(lr=0.01, second_moment_of="delta"),
+    },
+    "joint-transmitted": ff.methods.fedada2(
+        "adagrad", "adam", sm3=False, transmit=True, client_lr=0.01, server_lr=0.1, bias_correction=True
+    ),
     "delta-sgd": ff.methods.delta_sgd(),
     "sps": {"client": ff.clients.SPS(), "server": ff.servers.FedAvgM()},
     "fathom": ff.methods.fathom(0.1, epochs=2, batch_size=7, form="paper"),
@@ -119,8 +128,12 @@ def finished(sim: ff.Simulation) -> ff.Simulation:
 
 
 def configured(rounds: int) -> Any:
-    """The configuration of the run directory: digits, FedAda2 with what it transmits, on the native executor."""
-    rules = {"client": {"rule": "adam", "lr": 0.01}, "server": {"rule": "adam", "lr": 0.01}}
+    """The configuration of the run directory: digits, FedAda2 with what it transmits, on the native executor; as the
+    method was then."""
+    rules = {
+        "client": {"rule": "adam", "lr": 0.01, "delay_mode": "compact", "bias_correction": True},
+        "server": {"rule": "adam", "lr": 0.01, "beta2": 0.99},
+    }
     own = {"rounds": rounds, "cohort": 3, "evaluate_every": 0, "checkpoint_every": 1, "seed": 1, "executor": "native"}
     return parse(tables(name="golden", method="fedada2", method_options={"transmit": True}, **rules, run=own))
 

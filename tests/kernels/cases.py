@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -144,6 +145,9 @@ def _client_cases() -> list[ClientCase]:
         cases.append(ClientCase(rule, shape, {**o, "delay": 2}, steps=5, extras=frozenset({"epoch"})))
         cases.append(ClientCase(rule, shape, {**o, "floor": 5.0}, steps=3, clients=3, extras=frozenset({"small"})))
         cases.append(ClientCase(rule, shape, o, {"v0": 0.3}))
+        if entry.corrects_bias:
+            for counted in (7.0, math.inf):
+                cases.append(ClientCase(rule, shape, {**o, "bias_from": counted, "delay": 2}, {"v0": 0.3}))
     for rule in ("sm3", "sm3_adam"):
         chosen = {**CLIENT_OPTIONS[rule], "delay": 3}
         cases.append(ClientCase(rule, None, chosen, {"delay_mode": "exact"}, steps=5))

@@ -172,10 +172,11 @@ def admu(
     floor: float = 0.0,
     v0: float = 0.0,
     epochs: Sequence[int] | None = None,
+    counted_before: int | None = 0,
     **around: Any,
 ) -> Snapshots:
-    """Adam with delayed updates; the second moment's bias correction counts refreshes. With `epochs` (of every step,
-    counted from 1) the delay counts those instead of steps."""
+    """Adam with delayed updates; the second moment's bias correction counts refreshes, from `counted_before` on (None:
+    there is no correction). With `epochs` (of every step, counted from 1) the delay counts those instead of steps."""
     x, m, v, snapshots = x.copy(), np.zeros_like(x), np.full_like(x, v0), []
     refreshes = 0
     for k, raw in enumerate(grads, start=1):
@@ -186,8 +187,10 @@ def admu(
             refreshes += 1
         if epochs is None:
             assert refreshes == (k - 1) // delay + 1  # the exponent as ALGORITHMS.md writes it
-        vhat = v / (1 - beta2**refreshes)
-        mhat = m / (1 - beta1**k)
+        vhat, mhat = v, m
+        if counted_before is not None:
+            vhat = v / (1 - beta2 ** (counted_before + refreshes))
+            mhat = m / (1 - beta1 ** (counted_before + k))
         if 0 < _norm(mhat / (np.sqrt(vhat) + eps)) < floor:
             m, mhat = np.zeros_like(m), np.zeros_like(m)
         x = x - lr * mhat / (np.sqrt(vhat) + eps)

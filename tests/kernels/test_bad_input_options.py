@@ -83,6 +83,7 @@ def test_starts_of_second_moments_as_tensors() -> None:
         ("adam", "eps", [0.0, -1.0, math.nan]),
         ("adam", "delay", [0, -1, 1.5, "2"]),
         ("adam", "floor", [-1.0, math.nan]),
+        ("adam", "bias_from", [-1.0, math.nan, -math.inf, True]),
         ("adam", "weight_decay", [-1.0, math.inf]),
         ("adam", "prox", [-1.0, math.nan]),
         ("adam", "clip", [0.0, -1.0, math.inf]),

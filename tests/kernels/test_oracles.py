@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -51,6 +52,20 @@ def test_delayed_second_moments(backend: str, rule: str, delay: int, v0: float) 
         return tensors(loop(arrays([x], dtype)[0], arrays(grads, dtype), delay=delay, v0=v0, **options))
 
     agree(backend, client_run(rule, x, grads, {**options, "delay": delay}, {"v0": v0}), oracle)
+
+
+@pytest.mark.parametrize("counted", [3, None])
+def test_bias_corrections_that_count_from_later_on_or_are_not_made(backend: str, counted: int | None) -> None:
+    loop, options = ADAPTIVE["adam"]
+    name = f"bias from {counted}"
+    x, grads = start(name, torch.float32), gradients(name, 7)
+
+    def oracle(dtype: torch.dtype) -> Snapshots:
+        given = {"delay": 2, "v0": 0.3, "counted_before": counted, **options}
+        return tensors(loop(arrays([x], dtype)[0], arrays(grads, dtype), **given))
+
+    ours = {**options, "delay": 2, "bias_from": math.inf if counted is None else float(counted)}
+    agree(backend, client_run("adam", x, grads, ours, {"v0": 0.3}), oracle)
 
 
 def test_delay_counted_in_epochs(backend: str) -> None:

@@ -102,15 +102,27 @@ class Rule:
 
 @dataclass
 class Start:
-    """Where a client's round starts: model, factor of the learning rate, server's v (None: not transmitted), shapes."""
+    """Where a client's round starts: model, factor of the learning rate, server's v (None: not transmitted), shapes;
+    the round's number (from 0)."""
 
     x: Array
     factor: float
     v: Array | None
     shapes: Shapes
+    round: int = 0
 
     def second_moment(self, v0: float) -> Array:
         return np.full_like(self.x, v0) if self.v is None else self.v.copy()
+
+    def unbiased(self, correction: object, v0: float) -> Callable[[Array, float, int], Array]:
+        """A moment, its beta and how many gradients are in it: what Adam makes of it. Only moments that start at 0 are
+        too small by 1 - beta^count; "server_round" counts on from the round's number."""
+        if correction is None:
+            correction = self.v is None and v0 == 0
+        if correction is False:
+            return lambda moment, beta, count: moment
+        before = self.round if correction == "server_round" else 0
+        return lambda moment, beta, count: moment / (1 - beta ** (before + count))
 
 
 class SGD(Rule):
@@ -169,18 +181,20 @@ class Adam(Rule):
         eps: float = 1e-8,
         delay: int = 1,
         v0: float = 0.0,
+        correction: object = None,
     ) -> None:
         self.lr, self.b1, self.b2, self.eps, self.z = lr * start.factor, beta1, beta2, eps, delay
+        self.unbiased = start.unbiased(correction, v0)
         self.m, self.v = np.zeros_like(start.x), start.second_moment(v0)
         self.vhat = self.v
 
     def step(self, at: Step) -> Array:
         k, g = at.k, at.g
         self.m = self.b1 * self.m + (1 - self.b1) * g
-        mhat = self.m / (1 - self.b1**k)
+        mhat = self.unbiased(self.m, self.b1, k)
         if (k - 1) % self.z == 0:
             self.v = self.b2 * self.v + (1 - self.b2) * g**2
-            self.vhat = self.v / (1 - self.b2 ** ((k - 1) // self.z + 1))
+            self.vhat = self.unbiased(self.v, self.b2, (k - 1) // self.z + 1)
         return at.x - self.lr * at.warm * mhat / (np.sqrt(self.vhat) + self.eps)
 
 
@@ -188,7 +202,7 @@ class SM3(Rule):
     """SM3-II, or with `form` "I" SM3-I; with `betas` their Adam versions. A transmitted v starts mu(r) at the largest v
     of its set: the smallest statistics that bound v as they bound nu.
 
-    `exact` reuses nu between refreshes, otherwise min mu stands in for it.
+    `exact` (SM3-II's default) reuses nu between refreshes, otherwise min mu stands in for it.
     """
 
     def __init__(
@@ -200,11 +214,13 @@ class SM3(Rule):
         form: str = "II",
         betas: tuple[float, float] | None = None,
         delay: int = 1,
-        exact: bool = False,
+        exact: bool | None = None,
         v0: float = 0.0,
+        correction: object = None,
     ) -> None:
         self.lr, self.eps, self.form, self.betas, self.z = lr * start.factor, eps, form, betas, delay
-        self.exact = exact
+        self.exact = form == "II" if exact is None else exact
+        self.unbiased = start.unbiased(correction, v0)
         self.sets = cover_of(start.shapes)
         self.holders = [[r for r, members in enumerate(self.sets) if j in members] for j in range(len(start.x))]
         before = start.second_moment(v0)
@@ -220,8 +236,8 @@ class SM3(Rule):
             return at.x - self.lr * at.warm * at.g / (np.sqrt(self.nu) + self.eps)
         b1, b2 = self.betas
         self.m = b1 * self.m + (1 - b1) * at.g
-        mhat = self.m / (1 - b1**at.k)
-        vhat = self.nu / (1 - b2 ** ((at.k - 1) // self.z + 1))
+        mhat = self.unbiased(self.m, b1, at.k)
+        vhat = self.unbiased(self.nu, b2, (at.k - 1) // self.z + 1)
         return at.x - self.lr * at.warm * mhat / (np.sqrt(vhat) + self.eps)
 
     def _refresh(self, g: Array) -> None:
@@ -352,6 +368,7 @@ class Method:
     weight_decay: float = 0.0
     clip: float | None = None
     warmup: int = 0
+    from_first: bool = False
     divide_by_steps: bool = False
     delta_clip: float | None = None
     client_factor: Callable[[int], float] = lambda round: 1.0
@@ -402,7 +419,7 @@ def run(fed: Federation, method: Method, x: Array, cohorts: Sequence[Sequence[in
 def _train(fed: Federation, method: Method, x: Array, t: int, i: int, correction: Array | None) -> tuple[Array, int]:
     """D_i and K_i."""
     v = method.server.state["v"] if method.transmit else None
-    rule = method.client(Start(x, method.client_factor(t), v, fed.network.shapes))
+    rule = method.client(Start(x, method.client_factor(t), v, fed.network.shapes, t))
     features, labels = fed.clients[i]
     local, k = x, 0
     for k, (epoch, rows) in enumerate(fed.batches(t, i) if len(labels) else [], start=1):
@@ -412,7 +429,7 @@ def _train(fed: Federation, method: Method, x: Array, t: int, i: int, correction
             return loss, _corrected(method, g, there, x, correction)
 
         loss, g = gradient(local)
-        warm = min(1.0, k / method.warmup) if method.warmup else 1.0
+        warm = min(1.0, (k - 1 + method.from_first) / method.warmup) if method.warmup else 1.0
         local = rule.step(Step(k, epoch, local, g, loss, gradient, warm))
     return local - x, k
 

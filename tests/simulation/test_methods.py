@@ -158,10 +158,33 @@ CLIENTS = {
         ff.clients.Adam(lr=0.05, beta1=0.7, beta2=0.9, delay=2, eps=0.01),
         partial(literal.Adam, lr=0.05, beta1=0.7, beta2=0.9, delay=2, eps=0.01),
     ),
+    **{
+        f"Adam, v0, corrected: {correction}": on_clients(
+            ff.clients.Adam(lr=0.05, beta2=0.99, eps=0.01, v0=0.02, delay=2, bias_correction=correction),
+            partial(literal.Adam, lr=0.05, beta2=0.99, eps=0.01, v0=0.02, delay=2, correction=correction),
+        )
+        for correction in (None, True, False, "server_round")
+    },
+    "Adam, uncorrected": on_clients(
+        ff.clients.Adam(lr=0.05, eps=0.01, bias_correction=False),
+        partial(literal.Adam, lr=0.05, eps=0.01, correction=False),
+    ),
+    "SM3-Adam, v0": on_clients(
+        ff.clients.SM3(lr=0.05, form="adam", eps=0.01, v0=0.02),
+        partial(literal.SM3, lr=0.05, eps=0.01, betas=(0.9, 0.999), v0=0.02),
+    ),
+    "SM3-Adam, server round": on_clients(
+        ff.clients.SM3(lr=0.05, form="adam", cover="I", eps=0.01, bias_correction="server_round"),
+        partial(literal.SM3, lr=0.05, eps=0.01, form="I", betas=(0.9, 0.999), correction="server_round"),
+    ),
     "SM3-II": on_clients(ff.clients.SM3(lr=0.1), partial(literal.SM3, lr=0.1)),
     "SM3-I": on_clients(ff.clients.SM3(lr=0.1, cover="I"), partial(literal.SM3, lr=0.1, form="I")),
     "SM3-II, delay 2": on_clients(
         ff.clients.SM3(lr=0.1, delay=2, eps=0.01), partial(literal.SM3, lr=0.1, delay=2, eps=0.01)
+    ),
+    "SM3-II, delay 2, compact": on_clients(
+        ff.clients.SM3(lr=0.1, delay=2, delay_mode="compact", eps=0.01),
+        partial(literal.SM3, lr=0.1, delay=2, exact=False, eps=0.01),
     ),
     "SM3-II, delay 2, exact": on_clients(
         ff.clients.SM3(lr=0.1, delay=2, delay_mode="exact", eps=0.01),
@@ -237,6 +260,9 @@ METHODS = {
         clip=0.6,
     ),
     "warm-up": method({"client": ff.clients.SGD(lr=0.3, warmup=3)}, warmup=3),
+    "warm-up from the first step on": method(
+        {"client": ff.clients.SGD(lr=0.3, warmup=3, from_first=True)}, warmup=3, from_first=True
+    ),
     "deltas by steps": method({"client": SGD, "divide_by_steps": True}, divide_by_steps=True),
     "clipped deltas": method(
         {"client": SGD, "divide_by_steps": True, "delta_clip": 0.1}, divide_by_steps=True, delta_clip=0.1
@@ -289,7 +315,7 @@ def fedada2_cases() -> Iterator[tuple[str, Case]]:
                 for delay in (1, 2) if server == "adagrad" else (2,):
                     twin = partial(rule, lr=0.05, eps=0.02, delay=delay)
                     of_server = {"rule": server, "lr": 0.05, "tau": 0.01, "of": "delta"}
-                    of_server |= {"beta1": 0.0} if server == "adagrad" else {}
+                    of_server |= {"beta1": 0.0} if server == "adagrad" else {"beta2": 0.999}
                     name = f"{client}{'+SM3' if sm3 else ''} under {server}{', transmitted' if transmit else ''}"
                     settings = ff.methods.fedada2(
                         *(server, client, sm3, transmit),
@@ -301,6 +327,15 @@ def fedada2_cases() -> Iterator[tuple[str, Case]]:
                     )
                     same = {"client": twin, "weights": "uniform", "transmit": transmit}
                     yield f"{name}, delay {delay}", method(settings, server=of_server, **same)
+    for correction in (True, "server_round"):
+        settings = ff.methods.fedada2(
+            *("adam", "adam", False, True), client_lr=0.05, server_lr=0.05, eps=0.02, tau=0.01, beta1=0.7,
+            bias_correction=correction,
+        )  # fmt: skip
+        of_server = {"rule": "adam", "lr": 0.05, "tau": 0.01, "of": "delta", "beta1": 0.7, "beta2": 0.999}
+        twin = partial(literal.Adam, lr=0.05, eps=0.02, correction=correction)
+        same = {"client": twin, "weights": "uniform", "transmit": True}
+        yield f"transmitted, corrected: {correction}", method(settings, server=of_server, **same)
 
 
 CASES: dict[str, Case] = {**SERVERS, **CLIENTS, **METHODS, **dict(fedada2_cases())}
@@ -422,4 +457,8 @@ def test_every_case_leads_elsewhere() -> None:
     start = start_model("float64")
     assert [name for name, x in ends.items() if not distance(x, start) > 0.01] == []
     alike = {(a, b) for a in ends for b in ends if a < b and distance(ends[a], ends[b]) < 1e-6}
-    assert alike == {("FedAdagrad", "ff.methods.fedadagrad")}
+    assert alike == {
+        ("FedAdagrad", "ff.methods.fedadagrad"),
+        ("SM3-II, delay 2", "SM3-II, delay 2, exact"),
+        ("Adam, v0, corrected: False", "Adam, v0, corrected: None"),
+    }

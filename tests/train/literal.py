@@ -102,11 +102,12 @@ def _take_step(optimizer: Any, scale: float, **knows: Any) -> None:
     if not isinstance(optimizer, torch.optim.Optimizer):
         optimizer.step(**knows)
         return
+    rates = [group["lr"] for group in optimizer.param_groups]
     for group in optimizer.param_groups:
         group["lr"] *= scale
     optimizer.step()
-    for group in optimizer.param_groups:
-        group["lr"] /= scale
+    for group, rate in zip(optimizer.param_groups, rates, strict=True):
+        group["lr"] = rate
 
 
 class DelayedAdaGrad:

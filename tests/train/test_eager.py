@@ -200,11 +200,16 @@ def test_delta_sgd_compares_corrected_gradients() -> None:
     )
 
 
-def test_warm_up() -> None:
-    client = clients.Adam(lr=0.05, eps=1e-4, warmup=3)
-    assert_trains_like(client, lambda p: torch.optim.Adam(p, lr=0.05, eps=1e-4), scale=lambda step: min(1.0, step / 3))
+@pytest.mark.parametrize("from_first", [False, True])
+def test_warm_up(from_first: bool) -> None:
+    client = clients.Adam(lr=0.05, eps=1e-4, warmup=3, from_first=from_first)
+    before = 0 if from_first else 1
+    assert_trains_like(
+        client, lambda p: torch.optim.Adam(p, lr=0.05, eps=1e-4), scale=lambda step: min(1.0, (step - before) / 3)
+    )
     outcome = train(network(), round_of(network(), optimizers=(client,), steps=torch.tensor([1, 2, 5])))
-    assert outcome.scalars["step_size"].tolist() == pytest.approx([0.05 / 3, 0.1 / 3, 0.05])
+    wanted = [(1 - before) * 0.05 / 3, (2 - before) * 0.05 / 3, 0.05]
+    assert outcome.scalars["step_size"].tolist() == pytest.approx(wanted)
 
 
 def test_own_learning_rates() -> None:

@@ -75,16 +75,29 @@ def is_finished(config: Config, path: str | Path) -> bool:
     difference = difference_from(run, config)
     if difference is not None:
         raise ConfigError(f"{difference}; --resume goes on with the same run")
-    changed = _differences(run.config, without_none(config.resolved()))
+    changed = _differences(_told(run), without_none(config.resolved()))
     return run.status == "done" and not any(key in changed for key in _ENDS_IT)
 
 
 def difference_from(run: Run, config: Config) -> str | None:
     """What makes a configuration another run than this one, in words; None where it is the same, longer perhaps."""
-    for key, (before, asked) in _differences(run.config, without_none(config.resolved())).items():
+    for key, (before, asked) in _differences(_told(run), without_none(config.resolved())).items():
         if key not in (*CHANGE_NO_RESULT, *_ENDS_IT):
             return f"{key}: the run in {run.path} has {before!r}, got {asked!r}"
     return None
+
+
+def _told(run: Run) -> dict[str, Any]:
+    """The run's configuration, with what went without saying before there was a key for it: these keys' defaults are
+    others now."""
+    client, tuner = dict(run.config.get("client", {})), dict(run.config.get("tuner", {}))
+    client.setdefault("from_first", bool(client.get("warmup")))
+    sent = run.config.get("exchange", {}).get("kind") == "preconditioner" or "v0" in client
+    if client.get("form", client.get("rule")) == "adam" and sent:
+        client.setdefault("bias_correction", True)
+    if tuner:
+        tuner.setdefault("form", "paper")
+    return {**run.config, "client": client, **({"tuner": tuner} if tuner else {})}
 
 
 def _differences(before: Mapping[str, Any], now: Mapping[str, Any], prefix: str = "") -> dict[str, tuple[Any, Any]]:

@@ -87,7 +87,7 @@ def learning_rates(work: RoundWork, optimizer: Client, clients: Tensor, steps: i
     own: float = optimizer.lr  # type: ignore[attr-defined]
     rates = torch.full((len(clients),), own, dtype=torch.float64) if work.lr is None else work.lr[clients]
     warm = optimizer.warmup or 1
-    factors = ((torch.arange(steps, dtype=torch.float64) + 1) / warm).clamp(max=1.0)
+    factors = ((torch.arange(steps, dtype=torch.float64) + optimizer.from_first) / warm).clamp(max=1.0)
     return rates * factors[:, None] if optimizer.warmup else rates.expand(steps, -1)
 
 
@@ -96,7 +96,7 @@ def coefficients(work: RoundWork, optimizer: Client, clients: Tensor, steps: int
 
     The same numbers as ``passes.client_step`` finds step by step.
     """
-    rule, n = CLIENT_RULES[optimizer.rule], numbers_of(optimizer)
+    rule, n = CLIENT_RULES[optimizer.rule], numbers_of(optimizer, work)
     table = torch.ones((steps, len(clients), COEFFICIENTS), dtype=torch.float64)
     step = torch.arange(steps)[:, None]
     table[..., ACTIVE] = (step < steps_taken(work)[clients]).double()
@@ -108,13 +108,13 @@ def coefficients(work: RoundWork, optimizer: Client, clients: Tensor, steps: int
         table[..., REFRESH] = refresh.double()
         if rule.corrects_bias:
             refreshes = refresh.cumsum(0).double()
-            table[..., STEP] /= torch_rules.bias(n.beta1, (step + 1).double())
-            table[..., ROOT_SCALE] = 1.0 / torch.sqrt(torch_rules.bias(n.beta2, refreshes))
+            table[..., STEP] /= torch_rules.bias(n.beta1, (step + 1).double() + n.bias_from)
+            table[..., ROOT_SCALE] = 1.0 / torch.sqrt(torch_rules.bias(n.beta2, refreshes + n.bias_from))
     return table.float()
 
 
-def numbers_of(optimizer: Client) -> ClientNumbers:
+def numbers_of(optimizer: Client, work: RoundWork) -> ClientNumbers:
     """The numbers of an optimizer that all clients share."""
-    options = optimizer.step_options()
+    options = work.options_of(optimizer)
     numbers: ClientNumbers = client_numbers(optimizer.rule, False, tuple(options), *options.values())
     return numbers

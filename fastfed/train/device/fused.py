@@ -105,7 +105,7 @@ class FusedChunk(Chunk):
 
     def _kind(self) -> Hashable:
         """All that its launches are made of besides what is in the arena."""
-        numbers = numbers_of(self.optimizer)._replace(lr=None)  # which is among the coefficients
+        numbers = numbers_of(self.optimizer, self.work)._replace(lr=None, bias_from=0.0)  # which coefficients hold
         vectors = (self.start.dim(), self.correction is None, tuple(self.state))
         return (self.optimizer.rule, numbers, len(self.clients), self.batch, self.longest, vectors, self._keys)
 
@@ -113,7 +113,7 @@ class FusedChunk(Chunk):
         """Where the gradients of a step go."""
         from ...kernels.triton.engine.rule import Sink
 
-        n, state, d = numbers_of(self.optimizer), self.state, self.x.shape[1]
+        n, state, d = numbers_of(self.optimizer, self.work), self.state, self.x.shape[1]
         anchor = self.start if self.optimizer.prox > 0 else None
         return Sink(
             size=d,
@@ -182,7 +182,7 @@ class _Cover:
         from ...kernels.triton import cover_step
 
         rule = CLIENT_RULES[chunk.optimizer.rule]
-        self.call = ClientCall(rule, numbers_of(chunk.optimizer), chunk.x, chunk.x, chunk.state)
+        self.call = ClientCall(rule, numbers_of(chunk.optimizer, chunk.work), chunk.x, chunk.x, chunk.state)
         mu = chunk.state["mu"]
         maxima = chunk.arena.room("maxima", mu.shape, torch.int32).zero_()
         self.cover = cover_step.Cover(cover_step.tables_of(chunk.state["cover"], mu.device), maxima)

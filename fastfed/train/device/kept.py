@@ -34,6 +34,7 @@ class KeptChunk(Chunk):
             lr=own if work.lr is None else upload(work.lr[self.clients], self.device),
             correction=self.correction,
             preconditioner=self.preconditioner,
+            round=work.round,
         )
         self.rule = LocalOptimizer(self.optimizer, self.x, around)
         self.before = self.x.clone() if self.rule.same_batch else None

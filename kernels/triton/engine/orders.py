@@ -12,7 +12,7 @@ import triton.language as tl
 from torch import Tensor
 
 from ...streams import StreamWords
-from ..bound import device, philox
+from ..compiled import device, philox
 from ..launch import launch
 
 LONGEST = 1024  # rows of an order: each is compared with all others
