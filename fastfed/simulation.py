@@ -333,7 +333,14 @@ class Simulation:
     @cached_property
     def _evaluator(self) -> Evaluator:
         settings, predict = self.settings, self.executor.predict
-        return Evaluator(self.model, settings.loss, predict=predict, threads=settings.threads, device=self.device)
+        return Evaluator(
+            self.model,
+            settings.loss,
+            predict=predict,
+            threads=settings.threads,
+            device=self.device,
+            uncounted=getattr(self.fed, "uncounted", ()),
+        )
 
     # ---- checkpoints ------------------------------------------------------------------------------------------------
 

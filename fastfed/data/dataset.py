@@ -21,6 +21,7 @@ class Dataset:
 
     `client` (examples,) int64 is the natural client of every training row, an index into `client_names`; `test_client`
     says the same of the test rows. `coarse` (examples,) int64 holds coarse labels where there are two levels.
+    `uncounted` are labels that are learnt but count in no accuracy, such as "unknown word".
     """
 
     name: str
@@ -31,6 +32,7 @@ class Dataset:
     test_client: Tensor | None = None
     class_names: tuple[str, ...] = field(default=(), repr=False)
     coarse: Tensor | None = None
+    uncounted: tuple[int, ...] = field(default=(), repr=False)
     recipe: Recipe | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -97,7 +99,7 @@ class Federated:
     """A data set dealt to clients: client i has the rows ``rows[offsets[i]:offsets[i + 1]]`` of `examples`.
 
     `test` is the server's test set. Where test rows belong to clients too, client i has
-    ``test_rows[test_offsets[i]:test_offsets[i + 1]]`` of it.
+    ``test_rows[test_offsets[i]:test_offsets[i + 1]]`` of it. `uncounted` labels count in no accuracy.
     """
 
     name: str
@@ -109,6 +111,7 @@ class Federated:
     test_offsets: Tensor | None = None
     client_names: tuple[str, ...] = field(default=(), repr=False)
     class_names: tuple[str, ...] = field(default=(), repr=False)
+    uncounted: tuple[int, ...] = field(default=(), repr=False)
     recipe: Recipe | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:

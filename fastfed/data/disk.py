@@ -63,6 +63,7 @@ def open_store(directory: str | os.PathLike[str]) -> Federated:
             test=None if header["test"] is None else _open_examples(folder, "test", header["test"]),
             client_names=tuple(header["client_names"]),
             class_names=tuple(header["class_names"]),
+            uncounted=tuple(header.get("uncounted", ())),  # which stores of before do not say
             **deals,
         )
         wanted = header["fingerprint"]
@@ -90,6 +91,7 @@ def _write(fed: Federated, folder: Path) -> None:
         "deals": deals,
         "fingerprint": fed.fingerprint(),
         "class_names": fed.class_names,
+        "uncounted": fed.uncounted,
         "client_names": fed.client_names,
     }
     (folder / _HEADER).write_text(json.dumps(header, indent=1), encoding="utf-8")

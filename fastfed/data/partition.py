@@ -112,6 +112,7 @@ def natural(data: Dataset, min_examples: int = 1) -> Federated:
         test_offsets=test_offsets,
         client_names=tuple(name for name, keep in zip(data.client_names, kept.tolist(), strict=False) if keep),
         class_names=data.class_names,
+        uncounted=data.uncounted,
     )
 
 
@@ -251,7 +252,13 @@ def _dealt(data: Dataset, rows: Iterator[Ints]) -> Federated:
 
 def _federated(data: Dataset, rows: Tensor, offsets: Tensor) -> Federated:
     return Federated(
-        name=data.name, examples=data.train, rows=rows, offsets=offsets, test=data.test, class_names=data.class_names
+        name=data.name,
+        examples=data.train,
+        rows=rows,
+        offsets=offsets,
+        test=data.test,
+        class_names=data.class_names,
+        uncounted=data.uncounted,
     )
 
 

@@ -68,6 +68,7 @@ def load_partition(data: Dataset, path: str | os.PathLike[str]) -> Federated:
             test=data.test,
             client_names=tuple(header["client_names"]),
             class_names=data.class_names,
+            uncounted=data.uncounted,
             **arrays,
         )
     except (TypeError, ValueError) as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from queue import SimpleQueue
 from typing import NamedTuple
 
@@ -35,24 +35,27 @@ class Tally(NamedTuple):
         return Tally(*(a + b for a, b in zip(self, other, strict=True)))
 
 
-Count = Callable[[Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]  # outputs, targets -> weight, hits, possible
+# outputs, targets, uncounted labels -> weight, hits, possible
+Count = Callable[[Tensor, Tensor, Sequence[int]], tuple[Tensor, Tensor, Tensor]]
 
 
-def _count_labels(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Accuracy: over the labels that are not ignored."""
-    counts = targets != IGNORED
+def _count_labels(outputs: Tensor, targets: Tensor, uncounted: Sequence[int]) -> tuple[Tensor, Tensor, Tensor]:
+    """Accuracy: over the labels that are not ignored and count. The loss is over all that are not ignored."""
+    learnt = targets != IGNORED
+    counts = learnt
+    for label in uncounted:
+        counts = counts & (targets != label)
     right = (outputs.argmax(-1) == targets) & counts
-    possible = counts.sum()
-    return possible, right.sum(), possible
+    return learnt.sum(), right.sum(), counts.sum()
 
 
-def _count_recall(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _count_recall(outputs: Tensor, targets: Tensor, uncounted: Sequence[int]) -> tuple[Tensor, Tensor, Tensor]:
     """Recall@5: of all tags that apply, how many are among an example's five likeliest."""
     likeliest = outputs.topk(min(5, outputs.shape[-1]), dim=-1).indices
     return outputs.new_full((), len(targets)), targets.gather(-1, likeliest).sum(), targets.sum()
 
 
-def _count_examples(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _count_examples(outputs: Tensor, targets: Tensor, uncounted: Sequence[int]) -> tuple[Tensor, Tensor, Tensor]:
     """No metric but the loss."""
     nothing = outputs.new_zeros(())
     return outputs.new_full((), len(targets)), nothing, nothing
@@ -99,7 +102,7 @@ class Evaluator:
     """Evaluates a module in evaluation mode. `threads` (default: torch's number) changes no bit of the result.
 
     `predict` computes the outputs on threads of its own, as the native engine does; by default torch computes them, on
-    `device`, from which an evaluation is fetched as a whole.
+    `device`, from which an evaluation is fetched as a whole. Accuracy leaves out `uncounted` labels, the loss does not.
     """
 
     def __init__(
@@ -110,8 +113,10 @@ class Evaluator:
         predict: Predict | None = None,
         threads: int | None = None,
         device: torch.device | str = "cpu",
+        uncounted: Sequence[int] = (),
     ) -> None:
         check_threads(threads)
+        self._uncounted = tuple(uncounted)
         self.loss, self.metric = find_loss(loss), metric_of(loss)
         self._count = _METRICS[loss][1] if isinstance(loss, str) else _count_examples
         self._predict, self.device = predict, torch.device(device)
@@ -169,7 +174,7 @@ class Evaluator:
 
     def _numbers(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """A chunk's tally, (4,) float64, where the outputs are."""
-        weight, hits, possible = (number.double() for number in self._count(outputs, targets))
+        weight, hits, possible = (number.double() for number in self._count(outputs, targets, self._uncounted))
         return torch.stack([self.loss(outputs, targets).double() * weight, weight, hits, possible])
 
     def _metrics(self, tally: Tally) -> dict[str, float]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 
+import fastfed as ff
 from fastfed.data import DataError, Dataset, Examples, Pixels, Sparse
 from fastfed.data.loaders import tff_file
 from fastfed.data.loaders.stackoverflow import stack_overflow_nwp, stack_overflow_tags
@@ -169,6 +171,12 @@ def test_next_words(tmp_path: Path) -> None:
         [a, list_, end, -100],
     ]
     assert keys(data) == ([0, 0, 0, 1], [0, 0, 0, 1, 1])
+    assert data.uncounted == (unknown, begin, end)
+    for fed in (ff.data.natural(data), ff.data.iid(data, clients=2)):
+        assert fed.uncounted == data.uncounted
+        ff.data.save_store(fed, tmp_path / "store")
+        assert ff.data.open_store(tmp_path / "store").uncounted == data.uncounted
+        shutil.rmtree(tmp_path / "store")
     assert data.recipe is not None
     assert data.recipe.arguments == {"root": str(tmp_path), "words": 3, "length": 4}
 

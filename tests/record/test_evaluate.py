@@ -45,6 +45,36 @@ def test_ignored_labels_count_for_nothing() -> None:
     assert found["accuracy"] == pytest.approx(float(accuracy))
 
 
+@pytest.mark.parametrize("executor", ["native", "eager", "batched"])
+def test_next_word_accuracy_is_that_of_words(executor: str) -> None:
+    """Unknown, begin and end (here 4, 5, 6) are learnt, but earn a model nothing; padding is not even learnt."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Embedding(7, 4), ff.models.LSTM(4, 5), nn.Linear(5, 7))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter *= 5  # or it would guess the same token everywhere
+    tokens, labels = torch.randint(0, 7, (90, 4)), torch.randint(0, 7, (90, 4))
+    labels[::3, 2:] = -100
+    data = ff.data.Dataset(
+        "words", ff.data.Examples(tokens, labels), ff.data.Examples(tokens, labels), uncounted=(4, 5, 6)
+    )
+    fed = ff.data.iid(data, clients=3)
+    found = ff.Simulation(model, fed, client=ff.clients.SGD(lr=0.1), cohort=2, executor=executor).evaluate()
+    with torch.no_grad():
+        outputs = model(tokens)
+    right = possible = 0
+    total, learnt = 0.0, 0
+    for likely, label, row in zip(outputs.argmax(-1).flatten(), labels.flatten(), outputs.reshape(-1, 7), strict=True):
+        if int(label) == -100:
+            continue
+        total, learnt = total - float(row.log_softmax(0)[label]), learnt + 1
+        if int(label) not in (4, 5, 6):
+            right, possible = right + int(likely == label), possible + 1
+    assert 0 < right < possible < learnt
+    assert found["test_accuracy"] == right / possible
+    assert found["test_loss"] == pytest.approx(total / learnt, rel=1e-5)
+
+
 def test_squared_errors_are_their_own_metric() -> None:
     model = nn.Linear(3, 2)
     examples = ff.data.Examples(torch.randn(130, 3), torch.randn(130, 2))

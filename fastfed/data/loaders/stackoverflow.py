@@ -36,7 +36,8 @@ def stack_overflow_nwp(
     """Next-word prediction on Stack Overflow: ``stackoverflow_train.h5`` and ``stackoverflow_test.h5``.
 
     Inputs and targets int64 (examples, length): sentences cut to `length` words; tokens are 0 for padding, 1 ... words
-    for the words, then unknown, begin and end, words + 4 in all; targets are `IGNORED` (-100) where padded.
+    for the words, then unknown, begin and end, words + 4 in all; targets are `IGNORED` (-100) where padded. Accuracy
+    counts the words only (AFO, FATHOM).
 
     A client keeps its first `examples` sentences (AFO: 1000; None: all). `clients` keeps the first clients, of
     342,477: all of them need tens of gigabytes. `test_examples` are spread evenly over the test file (None: all). The
@@ -56,7 +57,7 @@ def stack_overflow_nwp(
                     fill_words(next(empty), _words(text), vocabulary, Tokens(words))
             return next_token_examples(rows)
 
-        return data.dataset("stack_overflow_nwp", encode)
+        return data.dataset("stack_overflow_nwp", encode, uncounted=Tokens(words).special)
 
 
 @remembered
@@ -151,6 +152,7 @@ class _StackOverflow:
         name: str,
         encode: Callable[[ClientFile, Chosen], Examples],
         class_names: tuple[str, ...] = (),
+        uncounted: tuple[int, ...] = (),
     ) -> Dataset:
         names = self.train_file.names
         return Dataset(
@@ -161,6 +163,7 @@ class _StackOverflow:
             client_names=names,
             test_client=self.test_file.keys_among(names, _kept(self.test, len(self.test_file.names))),
             class_names=class_names,
+            uncounted=uncounted,
         )
 
 

@@ -44,6 +44,11 @@ class Tokens:
     def end(self) -> int:
         return self.symbols + 3
 
+    @property
+    def special(self) -> tuple[int, int, int]:
+        """All that are learnt as others are, but are no symbols."""
+        return self.unknown, self.begin, self.end
+
     def __len__(self) -> int:
         return self.symbols + 4
 
