@@ -22,6 +22,8 @@ def _before(function: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """What settings were before a field was there, where that is not the field's default now; by their other fields."""
     if function == "tune.Fathom":
         return {"form": "paper"}
+    if function in ("data.stack_overflow_nwp", "data.stack_overflow_tags"):
+        return {"seed": None}
     found = {"from_first": True} if function.startswith("clients.") and given.get("warmup") else {}
     if function == "clients.Adam" or (function == "clients.SM3" and given["form"] == "adam"):
         found["bias_correction"] = True

@@ -252,6 +252,19 @@ def test_next_words_shape() -> None:
     assert 1000 < int(tokens.max()) < 10_004
 
 
+def test_one_tag_of_several_is_the_first_drawn() -> None:
+    told: dict[str, Any] = {"words": 300, "tags": 20, "examples": 12}
+    every, one = (synthetic_tags(9, **told, labels=labels).visit(torch.arange(9)).examples for labels in ("all", "one"))
+    assert isinstance(every.inputs, Sparse)
+    assert isinstance(one.inputs, Sparse)
+    assert isinstance(every.targets, Sparse)
+    assert torch.equal(every.inputs.columns, one.inputs.columns)
+    assert isinstance(one.targets, torch.Tensor)
+    assert one.targets.dtype is torch.int64
+    among = every.targets.dense(torch.arange(len(one.targets)))
+    assert bool((among[torch.arange(len(among)), one.targets] == 1).all())
+
+
 def test_tags_can_be_learnt() -> None:
     fed = synthetic_tags(50, words=500, tags=30, examples=40, spread=0, test_examples=300)
     outputs, targets = on_the_tests(fed, trained(fed, nn.Linear(500, 30), "binary_cross_entropy", 80, 0.1))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import sys
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -186,7 +187,7 @@ def test_clients_and_examples_can_be_limited(tmp_path: Path) -> None:
     data = stack_overflow_nwp(tmp_path, examples=2)
     assert keys(data)[0] == [0, 0, 1]
     assert tensors(data.train)[0].shape == (3, 20)
-    alone = stack_overflow_nwp(tmp_path, clients=1)
+    alone = stack_overflow_nwp(tmp_path, clients=1, seed=None)
     assert alone.client_names == ("10",)
     assert keys(alone) == ([0, 0, 0], None)  # client 11 is in the test set only
     whole = tensors(stack_overflow_nwp(tmp_path, test_examples=None).test)[0]
@@ -196,6 +197,35 @@ def test_clients_and_examples_can_be_limited(tmp_path: Path) -> None:
         rows = [place * 5 // count for place in range(count)] if count < 5 else list(range(5))
         assert torch.equal(tensors(spread.test)[0], whole[rows])
         assert keys(spread)[1] == [[0, 0, 0, 1, 1][row] for row in rows]
+
+
+def test_users_are_drawn_at_random(tmp_path: Path) -> None:
+    people = {f"{number:02}": asked("sort a list") for number in range(20)}
+    write(tmp_path / "stackoverflow_train.h5", people)
+    write(tmp_path / "stackoverflow_test.h5", {"00": asked("a")})
+    names = {seed: stack_overflow_nwp(tmp_path, clients=6, seed=seed).client_names for seed in (0, 1, 2, None)}
+    assert names[None] == tuple(people)[:6]
+    assert len(set(names.values())) == 4
+    for drawn in names.values():
+        assert len(drawn) == 6
+        assert drawn == tuple(sorted(set(drawn)))
+    assert stack_overflow_tags(tmp_path, clients=6, seed=1).client_names == names[1]
+    assert stack_overflow_nwp(tmp_path, clients=6).client_names == names[0]
+    drawn_often = (stack_overflow_nwp(tmp_path, clients=6, seed=seed).client_names for seed in range(300))
+    often = Counter(name for drawn in drawn_often for name in drawn)
+    assert min(often.values()) > 55  # 90 each, but for chance (a standard deviation is 8)
+    assert max(often.values()) < 125
+    assert stack_overflow_nwp(tmp_path, clients=30).client_names == tuple(people)
+
+
+def test_one_tag_each_is_the_most_frequent(tmp_path: Path) -> None:
+    data = stack_overflow_tags(stack_overflow(tmp_path), words=4, tags=3, labels="one")
+    java, python = 0, 1  # in the order of their counts; "c++" is third, and never the most frequent of two
+    assert data.train.targets.tolist() == [python, python, python, java]  # type: ignore[union-attr]
+    few = stack_overflow_tags(tmp_path, words=4, tags=1, labels="one")
+    assert few.train.targets.tolist() == [-100, -100, -100, java]  # type: ignore[union-attr]
+    with pytest.raises(ValueError, match="labels: must be 'all' or 'one', got 'two'"):
+        stack_overflow_tags(tmp_path, labels="two")  # type: ignore[arg-type]
 
 
 def test_tags(tmp_path: Path) -> None:

@@ -74,7 +74,8 @@ def _text(vocabulary: int, length: int, rows: float, clients: int, spread: float
 
 
 def _tags(given: Arguments, rows: float, clients: int, spread: float) -> _Task:
-    return _Task(f"{_FAMILY}tags", {"words": given["words"], "tags": given["tags"]}, rows, clients, spread)
+    told = {name: given[name] for name in ("words", "tags", "labels")}
+    return _Task(f"{_FAMILY}tags", told, rows, clients, spread)
 
 
 def _users(given: Arguments) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from ..arguments import check_whole
 from ..dataset import Dataset
 from ..errors import DataError
 from ..store import Examples
-from .text import SparseRows, check_fraction, held_out, most_common
+from .text import Labels, SparseRows, check_fraction, check_labels, held_out, most_common, tags_as
 
 _SOURCE = "https://archive.org/details/stackexchange, Posts.xml in the .7z archive of a site (unpack it first)"
 _EXPECTED = "Posts.xml of a Stack Exchange dump, plain or .xz"
@@ -50,9 +50,14 @@ class Question:
 
 @remembered
 def stack_exchange(
-    root: Root | Sequence[Root], words: int = 10000, tags: int = 500, test_fraction: float = 0.2
+    root: Root | Sequence[Root],
+    words: int = 10000,
+    tags: int = 500,
+    test_fraction: float = 0.2,
+    labels: Labels = "all",
 ) -> Dataset:
-    """Tag prediction on questions: bags of words `Sparse` (examples, words), tags `Sparse` (examples, tags).
+    """Tag prediction on questions: bags of words `Sparse` (examples, words), tags `Sparse` (examples, tags); with
+    `labels` "one", as `stack_overflow_tags` has it, the most frequent tag only, int64 (examples,).
 
     `root` is a file (``Posts.xml``, ``beer-Posts.xml.xz``), a directory with such files, or several of them: the sites
     are put together, and a client is a person of one site, named ``site/user`` by the user's number, or by the display
@@ -66,6 +71,7 @@ def stack_exchange(
     check_whole("words", words, least=1)
     check_whole("tags", tags, least=1)
     check_fraction("test_fraction", test_fraction)
+    check_labels(labels)
     paths = _files(root)
     questions = [question for path in paths for question in sorted(read_questions(path), key=_time)]
     if not questions:
@@ -76,11 +82,11 @@ def stack_exchange(
     names = {name: place for place, name in enumerate(dict.fromkeys(q.client for q in train))}
 
     def examples(of: list[Question]) -> Examples:
-        bags, labels = SparseRows(words), SparseRows(tags)
+        bags, tagged = SparseRows(words), SparseRows(tags)
         for question in of:
             bags.add_words(question.words.split(), word_places)
-            labels.add_tags(question.tags, tag_places)
-        return Examples(bags.sparse(), labels.sparse())
+            tagged.add_tags(question.tags, tag_places)
+        return Examples(bags.sparse(), tags_as(labels, tagged))
 
     return Dataset(
         name="stack_exchange",

@@ -18,7 +18,18 @@ from ..arguments import check_whole
 from ..dataset import Dataset
 from ..errors import DataError
 from ..store import Examples
-from .text import PAD, Integers, SparseRows, Tokens, fill_words, most_common, next_token_examples
+from .text import (
+    PAD,
+    Integers,
+    Labels,
+    SparseRows,
+    Tokens,
+    check_labels,
+    fill_words,
+    most_common,
+    next_token_examples,
+    tags_as,
+)
 from .tff_file import SOURCE, TEXT, ClientFile, Field, Root, Rows
 
 Chosen = list[tuple[int, Rows, int]]  # clients, which of their examples, and how many those are
@@ -32,6 +43,7 @@ def stack_overflow_nwp(
     clients: int | None = None,
     examples: int | None = 1000,
     test_examples: int | None = 10000,
+    seed: int | None = 0,
 ) -> Dataset:
     """Next-word prediction on Stack Overflow: ``stackoverflow_train.h5`` and ``stackoverflow_test.h5``.
 
@@ -39,14 +51,15 @@ def stack_overflow_nwp(
     for the words, then unknown, begin and end, words + 4 in all; targets are `IGNORED` (-100) where padded. Accuracy
     counts the words only (AFO, FATHOM).
 
-    A client keeps its first `examples` sentences (AFO: 1000; None: all). `clients` keeps the first clients, of
-    342,477: all of them need tens of gigabytes. `test_examples` are spread evenly over the test file (None: all). The
-    words are the first of ``stackoverflow.word_count``, or, where that is absent, the most frequent ones kept.
+    A client keeps its first `examples` sentences (AFO: 1000; None: all). `clients` keeps so many, of 342,477: all of
+    them need tens of gigabytes. They are drawn at random by `seed` (None: the first by their names). `test_examples`
+    are spread evenly over the test file (None: all). The words are the first of ``stackoverflow.word_count``, or, where
+    that is absent, the most frequent ones kept.
     """
     check_whole("words", words, least=1)
     check_whole("length", length, least=1)
 
-    with _StackOverflow(root, ("tokens",), clients, examples, test_examples) as data:
+    with _StackOverflow(root, ("tokens",), clients, examples, test_examples, seed) as data:
         vocabulary = data.vocabulary("stackoverflow.word_count", words, _words, "tokens")
 
         def encode(source: ClientFile, chosen: Chosen) -> Examples:
@@ -69,32 +82,37 @@ def stack_overflow_tags(
     examples: int | None = 500,
     test_examples: int | None = 10000,
     count_unknown: bool = False,
+    labels: Labels = "all",
+    seed: int | None = 0,
 ) -> Dataset:
     """Tag prediction on Stack Overflow: ``stackoverflow_train.h5`` and ``stackoverflow_test.h5``.
 
     Inputs are bags of the words of text and title, `Sparse` (examples, words), as frequencies that sum to 1 over the
     known words; with `count_unknown` over all words, as in the code of AFO's authors. Targets `Sparse` (examples, tags)
-    of ones.
+    of ones; with `labels` "one" int64 (examples,), the most frequent tag of each, for cross entropy and accuracy as in
+    FedAda2: `IGNORED` (-100) where a question has no known tag.
 
-    A client keeps its first `examples` (500 in that code; None: all); `clients` and `test_examples` are those of
-    `stack_overflow_nwp`. Words and tags are the first of ``stackoverflow.word_count`` and ``stackoverflow.tag_count``,
-    or, where a file is absent, the most frequent ones kept. `class_names` are the known tags.
+    A client keeps its first `examples` (500 in that code; None: all); `clients`, `seed` and `test_examples` are those
+    of `stack_overflow_nwp`. Words and tags are the first of ``stackoverflow.word_count`` and
+    ``stackoverflow.tag_count``, or, where a file is absent, the most frequent ones kept. `class_names` are the known
+    tags.
     """
     check_whole("words", words, least=1)
     check_whole("tags", tags, least=1)
+    check_labels(labels)
 
-    with _StackOverflow(root, ("tokens", "title", "tags"), clients, examples, test_examples) as data:
+    with _StackOverflow(root, ("tokens", "title", "tags"), clients, examples, test_examples, seed) as data:
         word_places = data.vocabulary("stackoverflow.word_count", words, _words, "tokens", "title")
         tag_places = data.vocabulary("stackoverflow.tag_count", tags, _tags, "tags")
 
         def encode(source: ClientFile, chosen: Chosen) -> Examples:
-            bags, labels = SparseRows(words), SparseRows(tags)
+            bags, tag_rows = SparseRows(words), SparseRows(tags)
             for client, which, _ in chosen:
                 columns = [source.texts(client, field, which) for field in ("tokens", "title", "tags")]
                 for text, title, tagged in zip(*columns, strict=True):
                     bags.add_words(_words(text) + _words(title), word_places, count_unknown)
-                    labels.add_tags(_tags(tagged), tag_places)
-            return Examples(bags.sparse(), labels.sparse())
+                    tag_rows.add_tags(_tags(tagged), tag_places)
+            return Examples(bags.sparse(), tags_as(labels, tag_rows))
 
         return data.dataset("stack_overflow_tags", encode, tuple(tag_places))
 
@@ -112,13 +130,14 @@ class _StackOverflow:
         clients: int | None,
         examples: int | None,
         test_examples: int | None,
+        seed: int | None,
     ) -> None:
         for name, value in (("clients", clients), ("examples", examples), ("test_examples", test_examples)):
             if value is not None:
                 check_whole(name, value, least=1)
         self.root = Path(root)
         wanted = {field: Field(TEXT) for field in fields}
-        self.train_file = ClientFile(self.root / "stackoverflow_train.h5", wanted, "stackoverflow", clients)
+        self.train_file = ClientFile(self.root / "stackoverflow_train.h5", wanted, "stackoverflow", clients, seed)
         try:
             self.test_file = ClientFile(self.root / "stackoverflow_test.h5", wanted, "stackoverflow")
         except BaseException:

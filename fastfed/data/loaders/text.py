@@ -11,10 +11,12 @@ from array import array
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from ...losses import IGNORED
 from ..store import Examples, Sparse
@@ -147,10 +149,28 @@ class SparseRows:
         places = sorted({vocabulary[tag] for tag in tags if tag in vocabulary})
         self.add(places, (1.0 for _ in places))
 
+    def first_columns(self) -> Tensor:
+        """The first column that each row has, (rows,) int64: `IGNORED` (-100) where it has none."""
+        starts, columns = np.array(self._starts), np.array([*self._columns, IGNORED])
+        return torch.from_numpy(np.where(np.diff(starts) > 0, columns[starts[:-1]], IGNORED).astype(np.int64))
+
     def sparse(self) -> Sparse:
         """All rows so far."""
         starts, columns, values = (np.array(part) for part in (self._starts, self._columns, self._values))
         return Sparse(torch.from_numpy(starts), torch.from_numpy(columns), torch.from_numpy(values), self.width)
+
+
+Labels = Literal["all", "one"]
+
+
+def tags_as(labels: Labels, rows: SparseRows) -> Sparse | Tensor:
+    """Tags as targets: all that apply, ones of a `Sparse`, or the most frequent one, int64 (examples,)."""
+    return rows.sparse() if labels == "all" else rows.first_columns()
+
+
+def check_labels(labels: Labels) -> None:
+    if labels not in ("all", "one"):
+        raise ValueError(f"labels: must be 'all' or 'one', got {labels!r}")
 
 
 def held_out(count: int, fraction: float) -> int:

@@ -16,6 +16,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from ...kernels import Stream, permutation
+from ...purposes import Purpose
 from ..errors import DataError
 from .text import Integers
 
@@ -47,10 +49,17 @@ LABEL = Field("iu")
 class ClientFile:
     """One HDF5 file, open: the clients' names and how many examples each has, (clients,) int64.
 
-    `limit` keeps the first clients, in the order of their names.
+    `limit` keeps so many clients, in the order of their names: drawn at random by `seed`, or the first (None).
     """
 
-    def __init__(self, path: Path, fields: Mapping[str, Field], archive: str, limit: int | None = None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        fields: Mapping[str, Field],
+        archive: str,
+        limit: int | None = None,
+        seed: int | None = None,
+    ) -> None:
         self.path, self.fields, self.source = path, fields, SOURCE.format(archive)
         self.expected = "HDF5 with /examples/<client>/ and " + ", ".join(f"{k} ({v})" for k, v in fields.items())
         if not path.is_file():
@@ -61,7 +70,7 @@ class ClientFile:
         except OSError as error:
             raise self.error(f"is truncated or no HDF5 file ({error})") from error
         try:
-            self.names, self.sizes = self._clients(limit)
+            self.names, self.sizes = self._clients(limit, seed)
         except BaseException:
             self._file.close()
             raise
@@ -75,11 +84,11 @@ class ClientFile:
     def error(self, problem: str) -> DataError:
         return DataError(self.path, problem, self.expected, self.source)
 
-    def _clients(self, limit: int | None) -> tuple[tuple[str, ...], Integers]:
+    def _clients(self, limit: int | None, seed: int | None) -> tuple[tuple[str, ...], Integers]:
         group = self._file.get(_EXAMPLES)
         if not hasattr(group, "keys"):
             raise self.error(f"has no group /{_EXAMPLES}")
-        names = tuple(group)[:limit]
+        names = _chosen(tuple(group), limit, seed)
         sizes = np.array([self._size(name) for name in names], dtype=np.int64)
         if sizes.sum() == 0:
             raise self.error("holds no example")
@@ -144,6 +153,13 @@ class ClientFile:
         own = np.array([places.get(name, -1) for name in self.names], dtype=np.int64)
         keys = np.repeat(own, sizes)
         return None if (keys < 0).any() else torch.from_numpy(keys)
+
+
+def _chosen(names: tuple[str, ...], limit: int | None, seed: int | None) -> tuple[str, ...]:
+    if limit is None or seed is None or limit >= len(names):
+        return names[:limit]
+    order = permutation(len(names), Stream(seed, Purpose.PARTITION))
+    return tuple(names[place] for place in sorted(order[:limit].tolist()))
 
 
 def _h5py() -> ModuleType:

@@ -13,6 +13,7 @@ from ....saved.recipe import remembered
 from ...arguments import check_whole
 from ...generated import Generated
 from ...store import Examples, Sparse
+from ..text import Labels, check_labels
 from .common import DRAWS, LABELS, TABLE, TASTE, ZIPF_BITS, generated, random_24_bits, zipf_table
 
 
@@ -25,14 +26,18 @@ def synthetic_tags(
     spread: float = 1.0,
     test_examples: int = 1000,
     seed: int = 0,
+    labels: Labels = "all",
 ) -> Generated:
-    """Bags of words (words,) as shares of the text, and one to three tags (tags,) each: both sparse.
+    """Bags of words (words,) as shares of the text, and one to three tags (tags,) each: both sparse. With `labels`
+    "one", the first tag only, int64.
 
     Stack Overflow's shape by default. A tag has words of its own, which make half of a text; the other half are common
     ones. A client writes about a few tags. `examples`, `spread` and `test_examples` as in `synthetic_images`.
     """
     words, tags = check_whole("words", words, least=2), check_whole("tags", tags, least=2)
-    return generated("synthetic_tags", _Tags.of(words, tags, seed), dict(locals()))
+    check_labels(labels)
+    told = {name: value for name, value in locals().items() if (name, value) != ("labels", "all")}  # as it always was
+    return generated("synthetic_tags", _Tags.of(words, tags, seed, labels), told)
 
 
 _LENGTH = 60  # words of a text
@@ -51,12 +56,13 @@ class _Tags:
     tag_words: NDArray[np.int32]  # (tags, 32)
     common: NDArray[np.int32]
     popular: NDArray[np.int32]
+    labels: Labels
 
     @classmethod
-    def of(cls, words: int, tags: int, seed: int) -> _Tags:
+    def of(cls, words: int, tags: int, seed: int, labels: Labels) -> _Tags:
         tag_words = (random_24_bits(_OWN_WORDS, seed, TABLE, torch.arange(tags)).astype(np.int64) * words) >> 24
         common, popular = zipf_table(words, ZIPF_BITS), zipf_table(tags, ZIPF_BITS)
-        return cls(seed, words, tags, tag_words.astype(np.int32), common, popular)
+        return cls(seed, words, tags, tag_words.astype(np.int32), common, popular, labels)
 
     def make(self, clients: Tensor, owner: Tensor, ids: Tensor) -> Examples:
         favourites = self.popular[random_24_bits(_FAVOURITES, self.seed, TASTE, clients) >> (24 - ZIPF_BITS)]
@@ -64,8 +70,11 @@ class _Tags:
         many = 1 + choice[:, :1] % _MOST_TAGS
         tags = favourites[owner.numpy()[:, None], choice[:, 1:] % _FAVOURITES]
         words = self._words(tags, many, ids)
+        bags = _bags(words, self.words, 1 / _LENGTH)
+        if self.labels == "one":
+            return Examples(bags, torch.from_numpy(tags[:, 0].astype(np.int64)))
         told = np.where(np.arange(_MOST_TAGS) < many, tags, self.tags)  # the width stands for no tag
-        return Examples(_bags(words, self.words, 1 / _LENGTH), _bags(told, self.tags, None))
+        return Examples(bags, _bags(told, self.tags, None))
 
     def _words(self, tags: NDArray[np.int32], many: NDArray[np.int32], ids: Tensor) -> NDArray[np.int32]:
         """(n, 60) words of texts with the first `many` (n, 1) of the tags (n, 3)."""
