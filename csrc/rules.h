@@ -190,13 +190,13 @@ FF_FN StepSize delta_sgd_step_size(double move, double changed, double lr, doubl
                                    double lr_eps) {
   const double grown = root(1.0 + delta * theta) * lr;
   const bool measurable = move > 0.0 && changed > 0.0;
-  const double step = (measurable ? smaller(gamma * move / (2.0 * changed), grown) : grown) + lr_eps;
+  const double step = measurable ? smaller(gamma * move / (2.0 * changed), grown) + lr_eps : grown;
   return {step, step / lr};
 }
 
-FF_FN double sps_step_size(double loss, double square_norm, double c, double f_star, double lr_max) {
-  const double gap = larger(loss - f_star, 0.0);
-  return square_norm > 0.0 ? smaller(gap / (c * square_norm), lr_max) : lr_max;
+FF_FN double sps_step_size(double loss, double square_norm, double c, double f_star, double lr_max, double eps) {
+  const double gap = larger(loss - f_star, 0.0), scale = c * square_norm + eps;
+  return scale > 0.0 ? smaller(gap / scale, lr_max) : 0.0;
 }
 
 }  // namespace fastfed

@@ -235,11 +235,13 @@ class DeltaSGD(Client):
 
 @dataclass(frozen=True)
 class SPS(Client):
-    """Stochastic Polyak step sizes: lr = min((loss - f_star) / (c * |g|^2), lr_max)."""
+    """Stochastic Polyak step sizes: lr = min((loss - f_star) / (c * |g|^2 + eps), lr_max); no bound by default, as in
+    the authors' code. With `prox`, the loss has the proximal term that the gradient has."""
 
     c: float = 0.5
     f_star: float = 0.0
-    lr_max: float = 1.0
+    lr_max: float | None = None
+    eps: float = 1e-8
     rule: ClassVar[str] = "sps"
     finds_step_size: ClassVar[bool] = True
 

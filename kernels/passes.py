@@ -111,8 +111,24 @@ def _choose_step_size(passes: Passes, call: ClientCall, coef: Tensor) -> None:
     elif call.rule.step_size == "sps":
         n = call.numbers
         squares = passes.gradient_squares(call, _cast(call, coef))
-        _keep_where_active(call.state["lr"], coef, rules.sps_step_size(call.loss, squares, n.c, n.f_star, n.lr_max))
+        step = rules.sps_step_size(_proximal_loss(call), squares, n.c, n.f_star, n.lr_max, n.eps)
+        _keep_where_active(call.state["lr"], coef, step)
         coef[:, STEP] = call.state["lr"]
+
+
+_RUN = 4096
+
+
+def _proximal_loss(call: ClientCall) -> Tensor | float:
+    """The losses with the proximal term, which belongs to them as it does to the gradient. Squares are summed in runs,
+    each by one thread, so that no sum depends on how many clients there are."""
+    assert call.loss is not None
+    if not call.numbers.prox > 0:
+        return call.loss
+    assert call.anchor is not None
+    moved = (call.x - call.anchor).double()
+    runs = torch.nn.functional.pad(moved * moved, (0, -moved.shape[1] % _RUN)).view(len(moved), -1, _RUN).sum(2)
+    return call.loss + call.numbers.prox / 2 * runs.sum(1)
 
 
 def _delta_sgd_step_size(passes: Passes, call: ClientCall, coef: Tensor) -> None:

@@ -149,15 +149,16 @@ def delta_sgd_step_size(move, change, lr, theta, gamma, delta, lr_eps):
     grown = sqrt(1.0 + delta * theta) * lr
     measurable = (move > 0.0) & (change > 0.0)
     measured = gamma * move / (2.0 * where(measurable, change, 1.0))
-    step = where(measurable, minimum(measured, grown), grown) + lr_eps
+    step = where(measurable, minimum(measured, grown) + lr_eps, grown)
     return step, step / lr
 
 
-def sps_step_size(loss, square_norm, c, f_star, lr_max):
-    """Stochastic Polyak step size; a loss below f_star takes no step, a zero gradient cannot."""
+def sps_step_size(loss, square_norm, c, f_star, lr_max, eps):
+    """Stochastic Polyak step size, at most lr_max; a loss below f_star takes no step, a zero gradient cannot."""
     gap = maximum(loss - f_star, 0.0)
-    nonzero = square_norm > 0.0
-    return where(nonzero, minimum(gap / (c * where(nonzero, square_norm, 1.0)), lr_max), lr_max)
+    scale = c * square_norm + eps
+    nonzero = scale > 0.0
+    return where(nonzero, minimum(gap / where(nonzero, scale, 1.0), lr_max), 0.0)
 
 
 # ---- numbers of the server step -------------------------------------------------------------------------------------

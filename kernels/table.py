@@ -240,7 +240,8 @@ _SPS = {
     **_CORRECTIONS,
     "c": Option(0.5, POSITIVE),
     "f_star": Option(0.0, FINITE),
-    "lr_max": Option(1.0, POSITIVE),
+    "lr_max": Option(None, POSITIVE_OR_NONE),
+    "eps": Option(1e-8, NON_NEGATIVE),
 }
 COUNTERS = ("step", "refreshes")
 
@@ -362,6 +363,6 @@ def client_numbers(rule_name: str, lr_per_client: bool, names: tuple[str, ...] =
         lr_eps=float(o.get("lr_eps", 0.0)),
         c=float(o.get("c", 0.0)),
         f_star=float(o.get("f_star", 0.0)),
-        lr_max=float(o.get("lr_max", 0.0)),
+        lr_max=math.inf if o.get("lr_max") is None else float(o["lr_max"]),
         bias_from=float(o.get("bias_from", 0.0)),
     )

@@ -274,11 +274,16 @@ void Worker::rule_step(const Optimizer& o, double lr, double loss_value) {
   client_step<float>({o.formula, o.cover, o.step_size, o.numbers, vectors, scalars, &o.layout, 1});
 }
 
+// In a step's number: masks of their own for a second look at its batch.
+constexpr Word kAnother = Word(1) << 31;
+
 // Delta-SGD's other gradient: at the model before this one, on the same batch, corrected and clipped as this one is.
 void Worker::previous_gradient(const Optimizer& o) {
   const ClientNumbers& n = o.numbers;
   float *model = state_[kPreviousModel].data(), *gradient = state_[kPreviousGradient].data();
+  frame_.step ^= kAnother;
   pass(model, grads_.data(), false, 0.0f);
+  frame_.step ^= kAnother;
   vector_loops<float>().correct(program_.d(), gradient, grads_.data(), model, n.prox > 0 ? start_ : nullptr,
                                 correction_of(), float(n.weight_decay), float(n.prox), 1.0f);
   if (n.clip > 0) {

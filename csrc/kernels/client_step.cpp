@@ -78,10 +78,22 @@ template <class T> class Stepper {
         [&](std::int64_t i, Coefficients& k) { k.scale = clip_scale(root(sums_[std::size_t(i)]), numbers().clip); });
   }
 
+  // The proximal term belongs to the loss, as it does to the gradient.
   void choose_sps() {
+    const ClientNumbers& n = numbers();
+    std::vector<double> pull(std::size_t(clients()), 0.0);
+    if (n.prox > 0) {
+      const auto squares = vector_loops<T>().change_squares;
+      sum_spans(kChunk, [&](std::int64_t client, std::int64_t offset, std::int64_t length, const T*) {
+        const T* anchor = vec().anchor + offset - (vec().shared_anchor ? client * vec().d : 0);
+        return squares(length, vec().x + offset, anchor);
+      });
+      pull = sums_;
+    }
     sum_gradient_squares();
     for_active([&](std::int64_t i, Coefficients& k) {
-      k.step = sps_step_size(scalars().loss[i], sums_[std::size_t(i)], numbers().c, numbers().f_star, numbers().lr_max);
+      const double loss = scalars().loss[i] + n.prox / 2 * pull[std::size_t(i)];
+      k.step = sps_step_size(loss, sums_[std::size_t(i)], n.c, n.f_star, n.lr_max, n.eps);
       scalars().lr[i] = k.step;
     });
   }

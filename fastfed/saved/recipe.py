@@ -24,7 +24,9 @@ def _before(function: str, given: Mapping[str, Any]) -> dict[str, Any]:
         return {"form": "paper"}
     if function in ("data.stack_overflow_nwp", "data.stack_overflow_tags"):
         return {"seed": None}
-    found = {"from_first": True} if function.startswith("clients.") and given.get("warmup") else {}
+    found: dict[str, Any] = {"from_first": True} if function.startswith("clients.") and given.get("warmup") else {}
+    if function == "clients.SPS":
+        found["eps"] = 0.0
     if function == "clients.Adam" or (function == "clients.SM3" and given["form"] == "adam"):
         found["bias_correction"] = True
     return found

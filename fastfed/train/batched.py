@@ -18,7 +18,7 @@ from ..data.resident import Resident, free_memory, passing, picked, resident, up
 from ..losses import Loss
 from .batches import ChunkBatches, batch_widths, rows_of_clients, steps_taken
 from .cosine import LeastCosine
-from .dropout import stream_of
+from .dropout import ANOTHER, stream_of
 from .model import fitting_examples
 from .optimizer import LocalOptimizer, StepContext
 from .policy import DeltaSum
@@ -215,7 +215,8 @@ class _Chunk:
         previous_grad = None
         if self.before is not None:
             previous_grad = torch.zeros_like(self.grad)
-            self.model.differentiate(self.before, batch, previous_grad, comparison)
+            again = batch._replace(uniforms=self._uniforms(step + ANOTHER, batch.real.shape[1]))
+            self.model.differentiate(self.before, again, previous_grad, comparison)
             previous_grad = self.optimizer.corrected(previous_grad, self.before)
             self.before.copy_(self.x)
         self.optimizer.step(

@@ -70,6 +70,9 @@ class Dropout(TorchFunctionMode):
         return input.mul_(mask) if inplace else input * mask
 
 
+ANOTHER = 1 << 31  # added to a step's number: masks of their own for a second look at its batch
+
+
 def stream_of(call: int, *, seed: int, round: int, step: int, client: int = 0) -> Stream:
     """The stream of a dropout call at a local step (both counted from 0)."""
     return Stream(seed, Purpose.DROPOUT + call, round, client, step)

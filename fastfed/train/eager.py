@@ -16,7 +16,7 @@ from ..packing import Packing
 from .batches import Batches, steps_taken
 from .contrast import Contrast, contrastive_losses
 from .cosine import LeastCosine
-from .dropout import Dropout, Uniforms, client_uniforms, torch_random_state_guarded
+from .dropout import ANOTHER, Dropout, Uniforms, client_uniforms, torch_random_state_guarded
 from .model import LocalModel, fitting_examples
 from .optimizer import LocalOptimizer, StepContext
 from .policy import DeltaSum
@@ -224,18 +224,21 @@ class _Client:
             **dict(zip(there, others, strict=True)),
         }
 
+    def _uniforms(self, step: int) -> Uniforms:
+        """The numbers of the dropouts of a forward pass."""
+        return client_uniforms(seed=self.work.seed, round=self.work.round, client=self.id, step=step)
+
     def _step(self, step: int) -> Tensor:
         """Local step `step` (from 0); the loss () of its batch."""
         inputs, targets = self.examples.batch(self.batches.at(step), self.start.dtype)
         inputs, targets = inputs.to(self.device), targets.to(self.device)
-        uniforms = client_uniforms(seed=self.work.seed, round=self.work.round, client=self.id, step=step)
         term = None if self.anchors is None else self.anchors.term(inputs)
-        loss = self.here.differentiate(inputs, targets, uniforms, term)
+        loss = self.here.differentiate(inputs, targets, self._uniforms(step), term)
         if self.cosine is not None:
             self.cosine.add(self.here.grad)
         previous_grad = None
         if self.before is not None:
-            self.before.differentiate(inputs, targets, uniforms, term)
+            self.before.differentiate(inputs, targets, self._uniforms(step + ANOTHER), term)
             previous_grad = self.optimizer.corrected(self.before.grad, self.before.x)
             self.before.x.copy_(self.here.x)
         self.optimizer.step(

@@ -45,8 +45,9 @@ def client_step(
     Options by rule, with defaults: ``lr`` (delta_sgd 0.2, else required), ``momentum`` 0.9, ``beta1`` 0.9, ``beta2``
     0.999 and ``bias_from`` 0 (adam, sm3_adam), ``eps`` 1e-8, ``delay`` 1, ``floor`` 0, ``root_eps`` 0 and ``beta1`` 0
     (sm3, sm3_1), ``gamma`` 2, ``delta`` 0.1, ``theta`` 1, ``grow_first`` False, ``lr_eps`` 0 (delta_sgd), ``c`` 0.5,
-    ``f_star`` 0, ``lr_max`` 1 (sps), ``weight_decay`` 0, ``prox`` 0, ``clip`` None (all). ``bias_from`` is how many
-    steps bias corrections count before the first; infinity: moments are not corrected.
+    ``f_star`` 0, ``lr_max`` None and ``eps`` 1e-8 (sps), ``weight_decay`` 0, ``prox`` 0, ``clip`` None (all).
+    ``bias_from`` is how many steps bias corrections count before the first; infinity: moments are not corrected.
+    `loss` is that without the proximal term.
     """
     lr_per_client = isinstance(lr, Tensor)
     if lr is not None and not lr_per_client:

@@ -6,6 +6,7 @@ after every step; a client function keeps what the paper's listing keeps (x_prev
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -292,9 +293,9 @@ def delta_sgd(
             new, binds = grown, 2
             if x_prev is not None and g_prev is not None:
                 move, change = _norm(x - x_prev), _norm(g - g_prev)
-                if move > 0 and change > 0 and gamma * move / (2 * change) < grown:
-                    new, binds = gamma * move / (2 * change), 1
-            new += lr_eps
+                if move > 0 and change > 0:
+                    binds = 1 if gamma * move / (2 * change) < grown else 2
+                    new = min(gamma * move / (2 * change), grown) + lr_eps
             theta, lr = new / lr, new
         x_prev, g_prev = x, g
         x = x - lr * g
@@ -309,14 +310,18 @@ def sps(
     *,
     c: float,
     f_star: float,
-    lr_max: float,
+    lr_max: float = math.inf,
+    eps: float = 1e-8,
     **around: Any,
 ) -> Snapshots:
     """Stochastic Polyak steps; "binds" is 1 where the Polyak quotient chose the step size, 2 where lr_max did."""
     x, snapshots = x.copy(), []
     for k, raw in enumerate(grads):
         g = corrected(raw, x, **_at(around, k))
-        polyak = (losses[k] - f_star) / (c * _norm(g) ** 2)
+        loss = losses[k]
+        if around.get("prox"):
+            loss = loss + around["prox"] / 2 * _norm(x - around["anchor"]) ** 2
+        polyak = (loss - f_star) / (c * _norm(g) ** 2 + eps)
         lr = min(polyak, lr_max)
         x = x - lr * g
         snapshots.append({"x": x, "lr": np.float64(lr), "binds": np.int64(1 if polyak < lr_max else 2)})

@@ -96,6 +96,7 @@ def test_starts_of_second_moments_as_tensors() -> None:
         ("sps", "c", [0.0, -0.5]),
         ("sps", "f_star", [math.nan]),
         ("sps", "lr_max", [0.0, math.inf]),
+        ("sps", "eps", [-1e-8, math.nan]),
     ],
 )
 def test_options_of_client_rules(rule: str, name: str, values: list[Any]) -> None:

@@ -221,6 +221,19 @@ def test_delta_sgd_on_the_same_batch(backend: str) -> None:
     assert {int(shot["binds"]) for shot in exact} >= {1, 2}
 
 
+def test_sps_has_no_bound_unless_one_is_given(backend: str) -> None:
+    """And its eps keeps a vanishing gradient from an endless step."""
+    name = "free sps"
+    x, grads = start(name, torch.float32), [g * 1e-5**step for step, g in enumerate(gradients(name, 3))]
+
+    def oracle(dtype: torch.dtype) -> Snapshots:
+        return tensors(literal.sps(arrays([x], dtype)[0], arrays(grads, dtype), [3.0] * 3, c=0.5, f_star=0.0))
+
+    exact = agree(backend, client_run("sps", x, grads, {}, each=lambda step, _: {"loss": 3.0}), oracle)
+    assert [int(shot["binds"]) for shot in exact] == [1, 1, 1]
+    assert float(exact[2]["lr"]) == pytest.approx(3.0 / 1e-8, rel=0.01)
+
+
 def test_sps(backend: str) -> None:
     name = "sps"
     x, grads = start(name, torch.float32), gradients(name, 6)
@@ -235,12 +248,12 @@ def test_sps(backend: str) -> None:
 
 
 def test_sps_defaults(backend: str) -> None:
-    """By hand, with f_star = 0 and c = 0.5: lr = loss / (c * ||g||^2) = 4 / (0.5 * 16) = 0.5."""
+    """By hand, with f_star = 0, c = 0.5, eps = 1e-8: lr = loss / (c * ||g||^2 + eps) = 4 / (0.5 * 16 + 1e-8)."""
     x = torch.zeros(4)
     state = kernels.client_state("sps", x)
     kernels.client_step("sps", x, torch.full((4,), 2.0), state, loss=4.0, backend=backend)
     assert x.tolist() == [-1.0] * 4
-    assert state["lr"].item() == 0.5
+    assert state["lr"].item() == 4 / (8 + 1e-8)
 
 
 # ---- server rules, literally ----------------------------------------------------------------------------------------

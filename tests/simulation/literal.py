@@ -281,19 +281,21 @@ class DeltaSGD(Rule):
                 move, change = norm(at.x - self.x_before), norm(at.g - g_before)
                 if move > 0 and change > 0:
                     bounds.append(self.gamma * move / (2 * change))
-            lr = min(bounds) + self.lr_eps
+            lr = min(bounds) + (self.lr_eps if len(bounds) > 1 else 0.0)  # only where something was measured
             self.theta, self.lr = lr / self.lr, lr
         self.x_before, self.g_before = at.x, at.g
         return at.x - self.lr * at.g
 
 
 class SPS(Rule):
-    def __init__(self, start: Start, *, c: float = 0.5, f_star: float = 0.0, lr_max: float = 1.0) -> None:
+    """`at.loss` has the proximal term."""
+
+    def __init__(self, start: Start, *, c: float = 0.5, f_star: float = 0.0, lr_max: float = math.inf) -> None:
         self.c, self.f_star, self.lr_max = c, f_star, lr_max
 
     def step(self, at: Step) -> Array:
         assert at.loss >= self.f_star, "f_star is the least that the loss can be"
-        lr = min((at.loss - self.f_star) / (self.c * norm(at.g) ** 2), self.lr_max)
+        lr = min((at.loss - self.f_star) / (self.c * norm(at.g) ** 2 + 1e-8), self.lr_max)
         return at.x - lr * at.g
 
 
@@ -426,7 +428,7 @@ def _train(fed: Federation, method: Method, x: Array, t: int, i: int, correction
 
         def gradient(there: Array, rows: Array = rows) -> tuple[float, Array]:
             loss, g = fed.network.loss_and_gradient(there, features[rows].astype(x.dtype), labels[rows])
-            return loss, _corrected(method, g, there, x, correction)
+            return loss + method.prox / 2 * norm(there - x) ** 2, _corrected(method, g, there, x, correction)
 
         loss, g = gradient(local)
         warm = min(1.0, (k - 1 + method.from_first) / method.warmup) if method.warmup else 1.0

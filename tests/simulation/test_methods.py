@@ -213,6 +213,10 @@ CLIENTS = {
         partial(literal.DeltaSGD, same_batch=True, grow_first=True, lr_eps=1e-3),
         batch_size=2,
     ),
+    "SPS, unbounded": on_clients(ff.clients.SPS(c=0.9), partial(literal.SPS, c=0.9)),
+    "SPS with a proximal term": method(
+        {"client": ff.clients.SPS(c=0.9, prox=2.0)}, client=partial(literal.SPS, c=0.9), prox=2.0
+    ),
     "SPS": on_clients(ff.clients.SPS(lr_max=3.0), partial(literal.SPS, lr_max=3.0)),
     "SPS, f_star": on_clients(
         ff.clients.SPS(c=0.8, f_star=0.1, lr_max=0.9), partial(literal.SPS, c=0.8, f_star=0.1, lr_max=0.9)

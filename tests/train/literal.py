@@ -169,6 +169,6 @@ class SPS:
     @torch.no_grad()
     def step(self, loss: float, **_: Any) -> None:
         square = sum(float((p.grad**2).sum()) for p in self.parameters)
-        self.sizes.append(min((loss - self.f_star) / (self.c * square), self.lr_max))
+        self.sizes.append(min((loss - self.f_star) / (self.c * square + 1e-8), self.lr_max))
         for p in self.parameters:
             p -= self.sizes[-1] * p.grad

@@ -129,6 +129,38 @@ def test_sps() -> None:
     assert min(sizes) < 1.5 == max(sizes)
 
 
+class _Masked(nn.Module):
+    """Dropout with half of the numbers dropped, by masks drawn for the steps in `steps`, one at every call."""
+
+    def __init__(self, work: RoundWork, client: int, steps: list[int]) -> None:
+        super().__init__()
+        self.key = (work.seed, Purpose.DROPOUT, work.round, int(work.ids[client]))
+        self.steps = iter(steps)
+
+    def forward(self, x: Tensor) -> Tensor:
+        numbers = ff.kernels.uniform(x.numel(), ff.kernels.Stream(*self.key, next(self.steps)))
+        return x * (numbers.view(x.shape) >= 0.5) * 2
+
+
+def test_delta_sgd_drops_other_numbers_at_the_second_look_at_a_batch() -> None:
+    torch.manual_seed(1)
+    first, last, taken = nn.Linear(6, 5), nn.Linear(5, 4), 5
+    module = nn.Sequential(first, nn.Dropout(0.5), last)
+    client, examples = clients.DeltaSGD(lr=0.3, gamma=0.8, same_batch=True), vectors()
+    work = round_of(module, (9,), DOUBLE, optimizers=(client,), steps=torch.tensor([taken]), seed=3, round=2)
+    outcome = Eager(module, "cross_entropy", examples).run(work)
+    looks = [0, *(look for step in range(1, taken) for look in (step, step + 2**31))]
+    alike = nn.Sequential(first, _Masked(work, 0, looks), last)
+    made: list[literal.DeltaSGD] = []
+
+    def make(p: Parameters) -> literal.DeltaSGD:
+        made.append(literal.DeltaSGD(p, 0.3, 0.8, 0.1, same_batch=True))
+        return made[-1]
+
+    plain = train_literally(alike, F.cross_entropy, examples, work, 0, make)
+    close(kept(outcome)[0], plain.delta)
+
+
 # ---- corrections ----------------------------------------------------------------------------------------------------
 
 

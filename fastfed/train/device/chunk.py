@@ -19,6 +19,7 @@ from ...data.resident import Resident, picked, upload
 from ...kernels import Stream
 from ...purposes import Purpose
 from ..batches import rows_of_clients
+from ..dropout import ANOTHER
 from ..work import RoundWork
 from .coefficients import batch_lengths
 from .inputs import Gathering
@@ -111,11 +112,18 @@ class Chunk:
         labels = self.engine.network.loss == "cross_entropy"
         return self.arena.room("counts", (len(self.clients),)) if labels else None
 
-    def draws(self, step: int, training: bool = True) -> Draws:
-        """The random numbers of a step."""
+    def draws(self, step: int, training: bool = True, another: bool = False) -> Draws:
+        """The random numbers of a step; `another`: those of a second look at its batch."""
         from ...kernels.triton.engine.layers import Draws
 
-        return Draws(self._ids, self._clock[step], self._keys if training else ())
+        clock = self._other_clock if another else self._clock
+        return Draws(self._ids, clock[step], self._keys if training else ())
+
+    @cached_property
+    def _other_clock(self) -> Tensor:
+        clock = self._clock.clone()
+        clock[:, 0] += ANOTHER
+        return clock
 
     def tally(self, step: int) -> Tally:
         """Where the losses of a step are entered."""

@@ -54,7 +54,7 @@ class KeptChunk(Chunk):
         previous = None
         if self.before is not None:
             previous = torch.zeros_like(self.grad)
-            self._differentiate(step, self.before, previous, None)
+            self._differentiate(step, self.before, previous, None, another=True)
             previous = self.rule.corrected(previous, self.before)
             self.before.copy_(self.x)
         self.rule.step(
@@ -68,11 +68,11 @@ class KeptChunk(Chunk):
         )
         self.size = torch.where(active, self.rule.step_size(step + 1), self.size)
 
-    def _differentiate(self, step: int, x: Tensor, grad: Tensor, tally: Tally | None) -> Tensor:
+    def _differentiate(self, step: int, x: Tensor, grad: Tensor, tally: Tally | None, another: bool = False) -> Tensor:
         """The mean losses (chunk,) of the models x on the loaded batches; their gradients go into `grad`."""
         from ...kernels.triton.engine.rule import Rule, Sink
 
-        lengths, draws, network = self.lengths[step], self.draws(step), self.engine.network
+        lengths, draws, network = self.lengths[step], self.draws(step, another=another), self.engine.network
         self.layers.forward(x, lengths, draws)
         losses = self.layers.loss(self.targets, self.counts, lengths, tally).clone()
         if self.anchors is not None:

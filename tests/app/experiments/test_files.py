@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import re
 from pathlib import Path
 
@@ -49,23 +47,6 @@ def test_a_file_says_what_it_reproduces_and_how_it_is_run(file: str) -> None:
     verb = "sweep" if "sweep" in tables_of(file) else "run"
     assert f"fastfed {verb} experiments/{file}.toml " in head
     assert " --data " in head
-
-
-# Hashes from when every file was whole by itself; one that is meant to change gets the hash that its test shows.
-SETTINGS = dict(line.split()[::-1] for line in Path(__file__).with_name("settings.sha256").read_text().splitlines())
-
-
-def test_settings_are_known_for_every_file_and_for_no_other() -> None:
-    assert sorted(SETTINGS) == sorted(f"{file}.toml" for file in FILES)
-
-
-@pytest.mark.parametrize("file", FILES)
-def test_a_base_changes_no_setting_and_no_name_of_a_run(file: str) -> None:
-    """Runs are named by their variant and their axes in order."""
-    tables = tables_of(file)
-    ordered = [tables.get("sweep", {}).get(key) for key in ("grid", "variants")]
-    told = json.dumps(tables, sort_keys=True) + json.dumps(ordered)
-    assert hashlib.sha256(told.encode()).hexdigest()[:16] == SETTINGS[f"{file}.toml"]
 
 
 def test_every_base_is_used_and_says_what_it_is_for() -> None:
