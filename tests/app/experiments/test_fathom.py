@@ -7,14 +7,14 @@ import pytest
 from .support import FILES, grid, values
 
 STARTS = {
-    "table1_femnist": ((0.1, 20, 10), {"lr": 0.05, "batch": (4, 256), "cohort": (100, 200)}, 0.86, 2000),
-    "table1_stack_overflow": ((0.32, 16, 50), {"lr": 0.05, "batch": (4, 256), "cohort": (25, 200)}, 0.23, 1500),
+    "table1_femnist": ((0.1, 20, 10), {"lr": 0.05, "batch": (4, 256), "cohort": (100, 200)}, 0.86, 2000, 0.5),
+    "table1_stack_overflow": ((0.32, 16, 50), {"lr": 0.05, "batch": (4, 256), "cohort": (25, 200)}, 0.23, 1500, 1.0),
 }
 
 
 @pytest.mark.parametrize("file", STARTS)
 def test_fathom_table_1(file: str) -> None:
-    (lr, batch, cohort), changes, target, rounds = STARTS[file]
+    (lr, batch, cohort), changes, target, rounds, most = STARTS[file]
     starts = [(lr, batch, cohort), (changes["lr"], batch, cohort)]
     starts += [(lr, other, cohort) for other in changes["batch"]] + [(lr, batch, other) for other in changes["cohort"]]
     found = values(f"fathom/{file}", "method", "client.lr", "run.batch_size", "run.cohort")
@@ -22,6 +22,9 @@ def test_fathom_table_1(file: str) -> None:
     assert set(values(f"fathom/{file}", "run.target.test_accuracy", "run.rounds", "run.epochs").values()) == {
         (target, rounds, 1)
     }
+    keys = ("tuner.form", "tuner.max_lr", "tuner.max_epochs", "tuner.max_batch")
+    bounds = {v for name, v in values(f"fathom/{file}", *keys).items() if name.startswith("FATHOM")}
+    assert bounds == {("authors", most, 10.0, 5096.0)}
 
 
 def test_fathom_tunes_as_the_paper_says() -> None:
