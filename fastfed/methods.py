@@ -275,10 +275,9 @@ def _examples() -> dict[str, Settings]:
     }
 
 
-def table(model: nn.Module) -> list[costs.Costs]:
-    """Prints what a round of every method costs a client of this model, as FedAda2's Table 2: bytes down and up, and
-    the memory of its optimizer beyond model and gradient, each also in vectors of the model's size d. The rows."""
+def table(model: nn.Module) -> costs.CostTable:
+    """What a round of every method costs a client of this model, as FedAda2's Table 2: bytes down and up, and the
+    memory of its optimizer beyond model and gradient. Printed, a table, in which each is also told in vectors of the
+    model's size d."""
     packing = Packing.of(model)
-    rows = [costs.of(name, settings, packing) for name, settings in _examples().items()]
-    costs.show(rows, packing)
-    return rows
+    return costs.CostTable((costs.of(name, settings, packing) for name, settings in _examples().items()), packing)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from io import StringIO
 from typing import Any
 
 from rich.console import Console
@@ -75,16 +76,29 @@ def of(name: str, settings: Mapping[str, Any], packing: Packing) -> Costs:
     return Costs(name, bytes_down(packing, exchange), bytes_up(packing, exchange, compression), memory)
 
 
-def show(rows: Sequence[Costs], packing: Packing) -> None:
-    """Prints them as a table."""
-    d = vector_bytes(packing)
-    shown = Table(title=f"per client and round, d = {packing.parameters:,} parameters ({d:,} bytes)")
-    shown.add_column("method")
-    for heading in ("down", "up", "down and up", "optimizer memory"):
-        shown.add_column(heading, justify="right")
-    for row in rows:
-        both = row.bytes_down + row.bytes_up
-        cells = (row.bytes_down, row.bytes_up, both, row.optimizer_bytes)
-        shown.add_row(row.method, *(f"{cell:,} ({cell / d:.3g} d)" for cell in cells))
-    console = Console()
-    (console if console.is_terminal else Console(width=140)).print(shown)
+class CostTable(list[Costs]):
+    """Rows of costs for a model; printed, they are a table."""
+
+    def __init__(self, rows: Iterable[Costs], packing: Packing) -> None:
+        super().__init__(rows)
+        self.packing = packing
+
+    def __rich__(self) -> Table:
+        d = vector_bytes(self.packing)
+        shown = Table(title=f"per client and round, d = {self.packing.parameters:,} parameters ({d:,} bytes)")
+        shown.add_column("method")
+        for heading in ("down", "up", "down and up", "optimizer memory"):
+            shown.add_column(heading, justify="right")
+        for row in self:
+            both = row.bytes_down + row.bytes_up
+            cells = (row.bytes_down, row.bytes_up, both, row.optimizer_bytes)
+            shown.add_row(row.method, *(f"{cell:,} ({cell / d:.3g} d)" for cell in cells))
+        return shown
+
+    def __str__(self) -> str:
+        text = StringIO()
+        Console(file=text, width=_WIDTH).print(self)
+        return text.getvalue()
+
+
+_WIDTH = 140  # characters

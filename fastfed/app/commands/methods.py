@@ -15,18 +15,36 @@ from .terminal import console, say
 
 def methods(
     name: Annotated[str | None, typer.Argument(metavar="[METHOD]", help="One of them, with every key it has.")] = None,
+    costs: Annotated[bool, typer.Option("--costs", help="What a round of each costs a client, instead.")] = False,
+    model: Annotated[str, typer.Option(help="The model whose costs these are.")] = "emnist_cnn",
 ) -> None:
     """Show every method, its paper, and the keys that its options have in a configuration.
 
     A key without a value must be given. AFO, FedAda2, DSGD, FATHOM and CC are the papers, named below the table. With
-    the name of a method: its part of a configuration, every default stated.
+    the name of a method: its part of a configuration, every default stated. With --costs: the bytes that a client of
+    each method is sent and sends in a round, and the memory of its optimizer, as FedAda2's Table 2.
 
     Example: fastfed methods fedyogi
     """
-    if name is None:
+    if costs:
+        _show_costs(model)
+    elif name is None:
         _list_all()
     else:
         _show(name)
+
+
+def _show_costs(name: str) -> None:
+    from ... import methods as module
+    from ..config import ConfigError
+    from ..config.kinds import MODELS, find
+
+    make = find(MODELS, "--model", name)
+    try:
+        model = make()
+    except (TypeError, ValueError) as error:  # one that must be told its sizes
+        raise ConfigError(f"--model: {name} must be told its sizes; take one that has defaults") from error
+    console().print(module.table(model))
 
 
 def _list_all() -> None:

@@ -95,6 +95,17 @@ def test_a_method_that_there_is_not_is_a_sentence() -> None:
     assert_refused(fastfed("methods", "fedyog"), 2, "METHOD: must be one of fedavg,")
 
 
+def test_methods_have_costs() -> None:
+    said = fastfed("methods", "--costs", "--model", "softmax_regression")
+    assert said.exit_code == 0
+    lines = said.stdout.splitlines()
+    assert "d = 7,850 parameters (31,400 bytes)" in lines[0]
+    cells = [cell.strip() for line in lines if "DJA, AdaGrad" in line for cell in line.strip("│").split("│")]
+    assert cells == ["DJA, AdaGrad", "62,800 (2 d)", "31,400 (1 d)", "94,200 (3 d)", "31,400 (1 d)"]
+    assert_refused(fastfed("methods", "--costs", "--model", "lenett"), 2, "--model: must be one of softmax_regression,")
+    assert_refused(fastfed("methods", "--costs", "--model", "mlp"), 2, "--model: mlp must be told its sizes")
+
+
 # ---- schema ---------------------------------------------------------------------------------------------------------
 
 
