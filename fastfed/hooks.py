@@ -148,17 +148,11 @@ class Saving(Hook):
             self._best = sim.history.best(sim.metric)
 
     def after_round(self, sim: Simulation, row: Row, last: bool) -> None:
-        is_best = self._is_best(sim, row)
-        if last:
+        if self._is_best(sim, row) or last or sim.round % self.every == 0:
             sim.save(self.directory, keep=self.keep)
-        elif is_best or sim.round % self.every == 0:
-            sim.saved.save_beside(sim, self.directory, self.keep)
 
     def interrupted(self, sim: Simulation) -> None:
         sim.save(self.directory, keep=self.keep)
-
-    def end(self, sim: Simulation) -> None:
-        sim.saved.finish()
 
     def _is_best(self, sim: Simulation, row: Row) -> bool:
         """Whether a round's metric is better than every one before it."""

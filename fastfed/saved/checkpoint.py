@@ -143,22 +143,23 @@ def rounds_of(directory: str | Path) -> set[int]:
 
 def prune(directory: str | Path, keep: int, spare: Iterable[int] = ()) -> None:
     """Removes all but the last `keep` checkpoints and those of the rounds to `spare`."""
+    home, names = Path(directory), sorted(os.listdir(directory))  # looked at once: it is done after every checkpoint
     spared = {f"round-{round:08d}" for round in spare}
-    for old in all_of(directory)[:-keep]:
-        if old.stem not in spared:
-            old.unlink()
-    complete = {path.stem for path in all_of(directory)}
-    for held in Path(directory).glob("round-*.safetensors"):
-        if held.stem.rpartition("-")[0] not in complete:
-            held.unlink()
-    _prune_rows(Path(directory))
-    for scratch in Path(directory).glob(".round-*.tmp"):  # of a run that was killed while it wrote
-        scratch.unlink()
+    complete = [name[: -len(".json")] for name in names if name.startswith("round-") and name.endswith(".json")]
+    gone = {stem for stem in complete[:-keep] if stem not in spared}
+    for stem in gone:
+        (home / f"{stem}.json").unlink()
+    left = set(complete) - gone
+    for name in names:
+        is_held = name.startswith("round-") and name.endswith(".safetensors")
+        is_left_over = name.startswith(".round-") and name.endswith(".tmp")  # of a run that was killed while it wrote
+        if is_left_over or (is_held and name.removesuffix(".safetensors").rpartition("-")[0] not in left):
+            (home / name).unlink()
+    _prune_rows(home, [home / name for name in names if name.startswith(rows.NAME) and name.endswith(".jsonl")])
 
 
-def _prune_rows(home: Path) -> None:
+def _prune_rows(home: Path, files: list[Path]) -> None:
     """Removes files of rows that no checkpoint knows, where there are several."""
-    files = list(home.glob(f"{rows.NAME}*.jsonl"))
     if len(files) > 1:
         told = "".join(path.read_text() for path in home.glob("round-*.json*"))
         for file in files:

@@ -12,19 +12,12 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from ..record.writers import line
 
 NAME = "history"
 _BACK = "back_to"
-
-
-class News(NamedTuple):
-    """What a file of rows does not know yet: so many of its lines hold, and these follow them."""
-
-    kept: int
-    lines: list[str]
 
 
 class Rows:
@@ -51,22 +44,18 @@ class Rows:
         self._path = self._home / _free_name(self._home)
         self._lines, self._bytes, self._hash = [], 0, hashlib.sha256()
 
-    def news_of(self, rows: Sequence[Mapping[str, Any]]) -> News:
-        """What is new or changed of all rows of the run, as they are now."""
-        if (self._path.stat().st_size if self._path.exists() else 0) < self._bytes:  # somebody has removed it
-            self._begin_again()
-        kept = self._kept(rows)
-        return News(kept, [line(row) for row in rows[kept:]])
-
-    def append(self, news: News) -> dict[str, Any]:
-        """Writes what is new; what a checkpoint must know of the file. Nothing may come between it and `news_of`."""
-        kept, new = news
+    def add(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """Appends what is new or changed of all rows of the run; what a checkpoint must know of the file."""
         there = self._path.stat().st_size if self._path.exists() else 0
+        if there < self._bytes:  # somebody has removed it
+            self._begin_again()
+            there = 0
+        kept = self._kept(rows)
+        new = [line(row) for row in rows[kept:]]
         goes_back = kept < len(self._lines) or there > self._bytes
         self._append("".join([line({_BACK: kept})] * goes_back + new).encode())
         self._lines[kept:] = new
-        held = {"file": self._path.name, "bytes": self._bytes, "rows": len(self._lines)}
-        return {**held, "sha256": self._hash.hexdigest()}
+        return {"file": self._path.name, "bytes": self._bytes, "rows": len(rows), "sha256": self._hash.hexdigest()}
 
     def _kept(self, rows: Sequence[Mapping[str, Any]]) -> int:
         """How many of the lines hold. Rows change only at the end: the last of them may have been evaluated since."""

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from concurrent.futures import Future
+from collections.abc import Collection, Sequence
 from functools import cached_property
 from pathlib import Path
-from threading import Thread
 from typing import TYPE_CHECKING, Any
 
-from torch import Tensor, nn
+from torch import nn
 
 from .._version import __version__
 from ..data import Federation
@@ -32,7 +30,6 @@ from .rows import Rows
 if TYPE_CHECKING:
     from ..simulation import Simulation
 
-COPIED = 1 << 26  # bytes of state that are copied, so that a run goes on while they are written
 _CONSTANT = "constant."  # what begins the names of tensors of the module that are not trained
 
 
@@ -44,7 +41,7 @@ class SavedRun:
         self.run, self.resumed = run_id(sim.settings.by_name(), sim.params), False
         self._fed = sim.fed
         self._rows: dict[Path, Rows] = {}
-        self._pending: Future[Path] | None = None  # the checkpoint that is being written
+        self._told: dict[str, Any] | None = None
         self._beginnings: dict[Path, Any] = {}  # where it was resumed: what the checkpoint knew of its rows
 
     def claim(self, directory: str | Path, round: int) -> None:
@@ -53,49 +50,17 @@ class SavedRun:
 
     def save(self, sim: Simulation, directory: str | Path, keep: int | None) -> Path:
         """Writes a checkpoint; its path. With `keep`, all but the last `keep` and the best are removed."""
-        try:
-            self.finish()
-        finally:  # what is wrong with the checkpoint before must not cost this one
-            target = self._writing_of(sim, directory, keep, _tensors_of(sim))()
-        return target
-
-    def save_beside(self, sim: Simulation, directory: str | Path, keep: int | None) -> None:
-        """`save` while the run goes on: the disk makes it wait no longer than for the checkpoint before. What cannot be
-        written is told by `finish`, or by the next. Large states, which would need a copy, are written at once."""
-        tensors = _tensors_of(sim)
-        if sum(tensor.nbytes for tensor in tensors.values()) > COPIED:
-            self.save(sim, directory, keep)
-        else:
-            self.finish()
-            copies = {name: tensor.detach().to("cpu", copy=True) for name, tensor in tensors.items()}
-            self._pending = _begun(self._writing_of(sim, directory, keep, copies))
-
-    def finish(self) -> None:
-        """Waits for what `save_beside` has begun; raises what went wrong with it."""
-        if self._pending is not None:
-            error = self._pending.exception()
-            self._pending = None
-            if error is not None:
-                raise error
-
-    def _writing_of(
-        self, sim: Simulation, directory: str | Path, keep: int | None, tensors: Mapping[str, Tensor]
-    ) -> Callable[[], Path]:
-        """What writes the checkpoint of the simulation as it is now, whatever becomes of it; not the `tensors`."""
         home = Path(directory).resolve()
         if home not in self._rows:
             self._rows[home] = Rows(home, self._beginnings.get(home))
-        rows, told = self._rows[home], sim.history.rounds
-        news, manifest, round, metric = rows.news_of(told), self._manifest(sim), sim.round, sim.metric
-
-        def write() -> Path:
-            target = checkpoints.write(directory, round, tensors, manifest | {"history": rows.append(news)})
-            if keep is not None:
-                there = [number for number in checkpoints.rounds_of(directory) if 1 <= number <= round]
-                checkpoints.prune(directory, keep, spare=_best_round(told, metric, there))
-            return target
-
-        return write
+        rows = sim.history.rounds
+        manifest = self._manifest(sim) | {"history": self._rows[home].add(rows)}
+        tensors = sim.tensors() | {f"{_CONSTANT}{name}": tensor for name, tensor in constants(sim.model).items()}
+        target = checkpoints.write(directory, sim.round, tensors, manifest)
+        if keep is not None:
+            there = [number for number in checkpoints.rounds_of(directory) if 1 <= number <= sim.round]
+            checkpoints.prune(directory, keep, spare=_best_round(rows, sim.metric, there))
+        return target
 
     def take_up(self, path: str | Path, manifest: dict[str, Any]) -> None:
         """The simulation is the one of this checkpoint, whose run it goes on with."""
@@ -108,6 +73,12 @@ class SavedRun:
         return self._fed.fingerprint()
 
     def _manifest(self, sim: Simulation) -> dict[str, Any]:
+        """What is the same in all checkpoints of a run: made once."""
+        if self._told is None or self._told["run"] != self.run:
+            self._told = self._made_manifest(sim)
+        return self._told
+
+    def _made_manifest(self, sim: Simulation) -> dict[str, Any]:
         model_recipe, data_recipe = recipe_of(sim.model), recipe_of(sim.fed)
         settings = sim.settings.by_name() | {"executor": sim.executor.name}  # what "auto" stands for here
         return {
@@ -137,24 +108,6 @@ def resume(
     sim.history = History(manifest["history"])
     sim.saved.take_up(path, manifest)
     return sim
-
-
-def _tensors_of(sim: Simulation) -> dict[str, Tensor]:
-    return sim.tensors() | {f"{_CONSTANT}{name}": tensor for name, tensor in constants(sim.model).items()}
-
-
-def _begun(work: Callable[[], Path]) -> Future[Path]:
-    """What becomes of a work that a thread of its own does. Python does not end before it is done."""
-    future: Future[Path] = Future()
-
-    def do() -> None:
-        try:
-            future.set_result(work())
-        except BaseException as error:
-            future.set_exception(error)
-
-    Thread(target=do, name="fastfed-checkpoint").start()
-    return future
 
 
 def _best_round(rows: Sequence[Row], metric: str, among: Collection[int]) -> list[int]:

@@ -61,7 +61,7 @@ SETUPS: dict[str, dict[str, Any]] = {
         "adagrad", "adam", sm3=False, transmit=True, client_lr=0.01, server_lr=0.1, bias_correction=True
     ),
     "delta-sgd": ff.methods.delta_sgd(),
-    "sps": {"client": ff.clients.SPS(), "server": ff.servers.FedAvgM()},
+    "sps": {"client": ff.clients.SPS(lr_max=1.0, eps=0.0), "server": ff.servers.FedAvgM()},
     "fathom": ff.methods.fathom(0.1, epochs=2, batch_size=7, form="paper"),
     "client-centric": {**ff.methods.client_centric(client_lr=0.1, server_lr=0.05, buffer=3), "epochs": None},
     "fedbuff": ff.methods.fedbuff(0.1, concurrency=6, buffer=3, staleness=0.5, fleet=_FLEET),

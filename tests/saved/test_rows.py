@@ -16,10 +16,6 @@ from fastfed.saved.rows import Rows, read
 from ..simulation.support import simulation, small_federation
 
 
-def add(rows: Rows, all_rows: list[dict[str, Any]]) -> dict[str, Any]:
-    return rows.append(rows.news_of(all_rows))
-
-
 def row(number: int, **more: Any) -> dict[str, Any]:
     return {"round": number, **more}
 
@@ -28,7 +24,7 @@ def test_what_is_new_is_appended_and_every_beginning_stays_readable(tmp_path: Pa
     rows, all_rows, known = Rows(tmp_path), [row(1)], []
     for number in (2, 3, 4):
         all_rows.append(row(number, loss=0.5 / number))
-        known.append((add(rows, all_rows), list(all_rows)))
+        known.append((rows.add(all_rows), list(all_rows)))
     for beginning, wanted in known:
         assert read(tmp_path, beginning) == wanted
     lines = (tmp_path / "history.jsonl").read_text().splitlines()
@@ -37,37 +33,37 @@ def test_what_is_new_is_appended_and_every_beginning_stays_readable(tmp_path: Pa
 
 def test_a_row_that_was_evaluated_later_is_written_again(tmp_path: Path) -> None:
     rows = Rows(tmp_path)
-    before = add(rows, [row(1), row(2)])
-    after = add(rows, [row(1), row(2, test_loss=0.25), row(3)])
+    before = rows.add([row(1), row(2)])
+    after = rows.add([row(1), row(2, test_loss=0.25), row(3)])
     assert read(tmp_path, before) == [row(1), row(2)]
     assert read(tmp_path, after) == [row(1), row(2, test_loss=0.25), row(3)]
 
 
 def test_a_run_that_goes_on_from_an_earlier_round_leaves_what_was_there(tmp_path: Path) -> None:
     first = Rows(tmp_path)
-    second_round = add(first, [row(1), row(2)])
-    fourth_round = add(first, [row(1), row(2), row(3, loss=1.0), row(4, loss=1.0)])
+    second_round = first.add([row(1), row(2)])
+    fourth_round = first.add([row(1), row(2), row(3, loss=1.0), row(4, loss=1.0)])
     again = Rows(tmp_path, second_round)
-    third_round = add(again, [row(1), row(2), row(3, loss=2.0)])
+    third_round = again.add([row(1), row(2), row(3, loss=2.0)])
     assert read(tmp_path, third_round) == [row(1), row(2), row(3, loss=2.0)]
     assert read(tmp_path, fourth_round)[2:] == [row(3, loss=1.0), row(4, loss=1.0)]
     assert len(list(tmp_path.iterdir())) == 1
 
 
 def test_half_a_line_of_a_killed_run_is_passed_over(tmp_path: Path) -> None:
-    beginning = add(Rows(tmp_path), [row(1)])
+    beginning = Rows(tmp_path).add([row(1)])
     with (tmp_path / "history.jsonl").open("a") as file:
         file.write('{"round": 2, "lo')
-    after = add(Rows(tmp_path, beginning), [row(1), row(2)])
+    after = Rows(tmp_path, beginning).add([row(1), row(2)])
     assert read(tmp_path, after) == [row(1), row(2)]
     assert read(tmp_path, beginning) == [row(1)]
 
 
 def test_a_file_that_is_gone_is_written_anew(tmp_path: Path) -> None:
     rows = Rows(tmp_path)
-    add(rows, [row(1), row(2)])
+    rows.add([row(1), row(2)])
     (tmp_path / "history.jsonl").unlink()
-    assert read(tmp_path, add(rows, [row(1), row(2), row(3)])) == [row(1), row(2), row(3)]
+    assert read(tmp_path, rows.add([row(1), row(2), row(3)])) == [row(1), row(2), row(3)]
 
 
 @pytest.mark.parametrize("damage", [b"", b'{"round": 7}\n'])

@@ -87,3 +87,20 @@ def test_a_hook_that_fails_ends_the_run_and_the_others_are_told(tmp_path: Path) 
 def test_what_is_no_hook_is_refused() -> None:
     with pytest.raises(TypeError, match=r"^hooks: must have the methods of fastfed.hooks.Hook, got 3"):
         simulation().run(rounds=1, hooks=[3], progress=False)  # type: ignore[list-item]
+
+
+def test_a_hook_that_fails_at_the_end_does_not_keep_others_from_theirs() -> None:
+    ended: list[str] = []
+
+    class Ending(ff.hooks.Hook):
+        def __init__(self, name: str, fails: bool) -> None:
+            self.name, self.fails = name, fails
+
+        def end(self, sim: ff.Simulation) -> None:
+            ended.append(self.name)
+            if self.fails:
+                raise RuntimeError(self.name)
+
+    with pytest.raises(RuntimeError, match="second"):
+        simulation().run(rounds=1, progress=False, hooks=[Ending("first", False), Ending("second", True)])
+    assert ended == ["second", "first"]
