@@ -320,3 +320,26 @@ def test_a_damaged_run_names_the_file(tmp_path: Path, file: str, text: str | Non
         runs.read(home)
     assert problem in str(caught.value)
     assert len(str(caught.value).splitlines()) == 1
+
+
+OLDER = {  # keys that runs of before do not have, and what these runs did
+    "plain Adam": ({"rule": "adam", "lr": 0.1}, ["from_first", "bias_correction"], {}),
+    "Adam from v0": ({"rule": "adam", "lr": 0.1, "v0": 0.5}, ["bias_correction"], {"bias_correction": True}),
+    "a warm-up": ({"rule": "sgd", "lr": 0.1, "warmup": 3}, ["from_first"], {"from_first": True}),
+    "SPS": ({"rule": "sps", "lr_max": 1.0}, ["eps"], {"eps": 0.0}),
+}
+
+
+@pytest.mark.parametrize("name", OLDER)
+def test_a_run_older_than_a_key_is_the_run_that_does_what_it_did(name: str, tmp_path: Path) -> None:
+    client, lacking, did = OLDER[name]
+    asked = config.parse(tables(client={**client, **did}))
+    runs.execute(asked, tmp_path / "run", progress=False)
+    file = tmp_path / "run" / "config.toml"
+    told = document.read_alone(file)
+    for key in lacking:
+        del told["client"][key]
+    file.write_text(document.write(told))
+    assert runs.difference_from(runs.read(tmp_path / "run"), asked) is None
+    as_now = runs.difference_from(runs.read(tmp_path / "run"), config.parse(tables(client=client)))
+    assert (as_now is None) == (not did), as_now

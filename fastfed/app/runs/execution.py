@@ -15,8 +15,8 @@ from ...data import Federation
 from ...files import write_whole
 from ...saved import checkpoint as checkpoints
 from ...simulation import Simulation
-from ..config import CHANGE_NO_RESULT, Config, ConfigError
-from ..config.options import without_none
+from ..config import CHANGE_NO_RESULT, Config, ConfigError, parse
+from ..config.options import NONE, without_none
 from ..errors import first_line
 from .beginning import circumstances, create, now, refuse_existing
 from .directory import (
@@ -88,16 +88,27 @@ def difference_from(run: Run, config: Config) -> str | None:
 
 
 def _told(run: Run) -> dict[str, Any]:
-    """The run's configuration, with what went without saying before there was a key for it: these keys' defaults are
-    others now."""
-    client, tuner = dict(run.config.get("client", {})), dict(run.config.get("tuner", {}))
-    client.setdefault("from_first", bool(client.get("warmup")))
-    sent = run.config.get("exchange", {}).get("kind") == "preconditioner" or "v0" in client
-    if client.get("form", client.get("rule")) == "adam" and sent:
+    """The run's configuration with every key that there is now: what went without saying before is said."""
+    return dict(without_none(parse(_with_former_meanings(run.config)).resolved()))
+
+
+def _with_former_meanings(tables: Mapping[str, Any]) -> dict[str, Any]:
+    """Tables of a run that may be older than some keys: where such a key's default is not what was done then, it says
+    what was done (``saved/recipe.py`` does the same for checkpoints)."""
+    client, tuner, data = (dict(tables.get(name, {})) for name in ("client", "tuner", "data"))
+    if client.get("warmup"):
+        client.setdefault("from_first", True)
+    starts = tables.get("exchange", {}).get("kind") == "preconditioner" or client.get("v0", NONE) != NONE
+    if client.get("form", client.get("rule")) == "adam" and starts:
         client.setdefault("bias_correction", True)
+    if client.get("rule") == "sps":
+        client.setdefault("eps", 0.0)
     if tuner:
         tuner.setdefault("form", "paper")
-    return {**run.config, "client": client, **({"tuner": tuner} if tuner else {})}
+    if data.get("name") in ("stack_overflow_nwp", "stack_overflow_tags"):
+        data.setdefault("seed", NONE)
+    changed = {"client": client, "tuner": tuner, "data": data}
+    return {**tables, **{name: table for name, table in changed.items() if table}}
 
 
 def _differences(before: Mapping[str, Any], now: Mapping[str, Any], prefix: str = "") -> dict[str, tuple[Any, Any]]:
