@@ -11,6 +11,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
+from .record.evaluate import validation_rows
 from .record.history import Row, finite, reaches
 from .record.progress import Display, display
 from .record.writers import Recorder, recorders
@@ -74,7 +75,7 @@ class Evaluating(Hook):
             self._evaluate(sim, row)
 
     def _evaluate(self, sim: Simulation, row: Row) -> None:
-        if sim.fed.test is None and not self.per_client:
+        if sim.fed.test is None and validation_rows(sim.fed) is None and not self.per_client:
             return
         began = time.perf_counter()
         row |= finite(sim.evaluate(per_client=self.per_client))

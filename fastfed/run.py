@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from .hooks import Hooked
-from .record.evaluate import metric_of
+from .record.evaluate import metric_of, validation_rows
 
 if TYPE_CHECKING:
     from .simulation import Simulation
@@ -61,7 +61,10 @@ def _last_round(done: int, rounds: int | None, until: int | None, until_clock: f
 def check_target(sim: Simulation, target: Mapping[str, float] | None, evaluate_every: int, per_client: bool) -> None:
     """A target is one that this run can measure."""
     metric = metric_of(sim.settings.loss)
-    tested = {"test_loss", f"test_{metric}"} if sim.fed.test is not None else set()
+    sets = [
+        name for name, part in (("test", sim.fed.test), ("validation", validation_rows(sim.fed))) if part is not None
+    ]
+    tested = {f"{part}_{name}" for part in sets for name in ("loss", metric)}
     spread = {f"client_{metric}_{part}" for part in ("mean", "p10", "p90")} if per_client else set()
     for name in target or ():
         if name != "train_loss" and name not in tested | spread:

@@ -28,7 +28,7 @@ from .plan import RoundPlan, Tuning
 from .plan.round import Clocked
 from .privacy import Privacy
 from .record import costs
-from .record.evaluate import Evaluator, evaluation_visit, metric_of
+from .record.evaluate import Evaluator, evaluation_visit, metric_of, validation_rows
 from .record.history import ROOMS, History, Row, finite, training_columns
 from .rooms import Room, make_aggregator, make_exchanger, make_ledger, make_planner, make_tuner
 from .run import check_target, end_of_run, run_rounds
@@ -311,7 +311,8 @@ class Simulation:
         return f"test_{metric_of(self.settings.loss)}"
 
     def evaluate(self, *, per_client: bool = False) -> dict[str, float]:
-        """The global model on the test set: test_loss and test_accuracy, test_recall_at_5 or test_mse.
+        """The global model on the test set: test_loss and test_accuracy, test_recall_at_5 or test_mse; the same on the
+        validation set, where the data has one (``ff.data.hold_out``), as validation_loss and so on.
 
         With `per_client`, also the metric's mean, 10th and 90th percentile over the clients that have examples (at most
         1,000, spread over all), on their test examples where the data has any, else on their training examples; their
@@ -321,6 +322,10 @@ class Simulation:
         if self.fed.test is not None:
             metrics = self._evaluator.evaluate(self.params, self.fed.test)
             found |= {f"test_{name}": value for name, value in metrics.items()}
+        held = validation_rows(self.fed)
+        if held is not None:
+            metrics = self._evaluator.evaluate(self.params, self.fed.examples, held)
+            found |= {f"validation_{name}": value for name, value in metrics.items()}
         if per_client:
             metrics = self._evaluator.per_client(self.params, evaluation_visit(self.fed))
             found |= {f"client_{name}": value for name, value in metrics.items()}

@@ -24,6 +24,7 @@ from .partition import dirichlet, iid, natural, pachinko
 from .partition_file import load_partition, save_partition
 from .picture import draw_partition
 from .store import Examples, Inputs, Pixels, Sparse
+from .validation import hold_out
 
 __all__ = [
     "DataError",
@@ -49,6 +50,7 @@ __all__ = [
     "federated_shakespeare",
     "from_arrays",
     "from_torch",
+    "hold_out",
     "iid",
     "leaf",
     "load_partition",

@@ -99,7 +99,8 @@ class Federated:
     """A data set dealt to clients: client i has the rows ``rows[offsets[i]:offsets[i + 1]]`` of `examples`.
 
     `test` is the server's test set. Where test rows belong to clients too, client i has
-    ``test_rows[test_offsets[i]:test_offsets[i + 1]]`` of it. `uncounted` labels count in no accuracy.
+    ``test_rows[test_offsets[i]:test_offsets[i + 1]]`` of it. `uncounted` labels count in no accuracy. `validation_rows`
+    of `examples` are no client's: they are held out (``ff.data.hold_out``).
     """
 
     name: str
@@ -112,6 +113,7 @@ class Federated:
     client_names: tuple[str, ...] = field(default=(), repr=False)
     class_names: tuple[str, ...] = field(default=(), repr=False)
     uncounted: tuple[int, ...] = field(default=(), repr=False)
+    validation_rows: Tensor | None = None
     recipe: Recipe | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -154,6 +156,8 @@ class Federated:
         digest = hashlib.sha256()
         for tensor in (self.rows, self.offsets, self.test_rows, self.test_offsets):
             digest.update(b"none" if tensor is None else tensor.numpy().tobytes())
+        if self.validation_rows is not None:
+            digest.update(self.validation_rows.numpy().tobytes())
         for examples in (self.examples, self.test):
             for store in () if examples is None else (examples.inputs, examples.targets):
                 digest.update(_sample(store))

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ..data import Examples, Federation, Visit
+from ..data import Examples, Federation, Sparse, Visit
 from ..losses import IGNORED, Loss, find_loss
 from ..train.executors import Predict
 from ..train.model import LocalModel
@@ -128,9 +128,9 @@ class Evaluator:
                 self._threads, self._chunk = torch.get_num_threads() if threads is None else threads, _CHUNK
             self._outputs = _TorchOutputs(module, self._threads, self.device)
 
-    def evaluate(self, x: Tensor, examples: Examples) -> dict[str, float]:
-        """`loss` and the metric of the packed model `x` (d,) over all examples."""
-        rows = torch.arange(len(examples))
+    def evaluate(self, x: Tensor, examples: Examples, rows: Tensor | None = None) -> dict[str, float]:
+        """`loss` and the metric of the packed model `x` (d,) over all examples, or over these `rows` (n,) of them."""
+        rows = torch.arange(len(examples)) if rows is None else rows
         total = Tally()
         for tally in self._tallies(x, examples, list(rows.split(self._chunk))):
             total = total.plus(tally)
@@ -208,3 +208,45 @@ def evaluation_visit(fed: Federation) -> Visit:
     tests = getattr(fed, "visit_tests", None)
     found: Visit | None = None if tests is None else tests(some)
     return fed.visit(some) if found is None else found
+
+
+def validation_rows(fed: Federation) -> Tensor | None:
+    """The rows of the clients' store that are held out to choose settings by; None where there are none."""
+    rows: Tensor | None = getattr(fed, "validation_rows", None)
+    return rows
+
+
+def prior_metric(fed: Federation, loss: Loss) -> float | None:
+    """The test metric of who learns nothing but how often each class is there: always the most frequent one, or always
+    the five most frequent tags, of the clients' examples. What a method is worth is what it has beyond that.
+
+    None where there is no test set, the metric is not of classes, or clients' examples are made when visited.
+    """
+    name, count = _METRICS[loss] if isinstance(loss, str) and loss in _METRICS else (None, _count_examples)
+    rows = getattr(fed, "rows", None)
+    if name not in ("accuracy", "recall_at_5") or fed.test is None or rows is None:
+        return None
+    uncounted = tuple(getattr(fed, "uncounted", ()))
+    frequency = _frequencies(fed.examples, rows, uncounted)
+    hits = possible = 0.0
+    for chunk in torch.arange(len(fed.test)).split(_NATIVE_CHUNK):
+        targets = fed.test.targets_of(chunk)
+        classes = max(len(frequency), targets.shape[-1] if name == "recall_at_5" else 0)
+        outputs = torch.zeros(classes).index_copy_(0, torch.arange(len(frequency)), frequency)
+        shape = targets.shape[:1] if name == "recall_at_5" else targets.shape
+        _, right, all_of_them = count(outputs.expand(*shape, classes), targets, uncounted)
+        hits, possible = hits + float(right), possible + float(all_of_them)
+    return hits / possible if possible else None
+
+
+def _frequencies(examples: Examples, rows: Tensor, uncounted: Sequence[int]) -> Tensor:
+    """How often each class or tag is among the targets of these rows (n,): (classes,) float32; 0 of those that count
+    in no accuracy."""
+    targets = examples.targets
+    if isinstance(targets, Sparse):
+        own = [targets.dense(chunk).sum(0) for chunk in rows.split(_NATIVE_CHUNK)]
+        return torch.stack(own).sum(0)
+    labels = targets[rows].flatten()
+    counts = torch.bincount(labels[labels != IGNORED]).float()
+    counts[[label for label in uncounted if label < len(counts)]] = 0
+    return counts

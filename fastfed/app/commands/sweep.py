@@ -33,7 +33,15 @@ Grid = Annotated[
 ]
 Out = Annotated[Path | None, typer.Option(help="The sweep's directory. Default: sweeps/ and the file's name.")]
 Threads = Annotated[int | None, typer.Option(min=1, help="Threads of each point. Default: the cores' share.")]
-Metric = Annotated[str | None, typer.Option(help="What points are ranked by. Default: what goes with the loss.")]
+Metric = Annotated[str | None, typer.Option(help="What is reported. Default: what goes with the loss.")]
+Select = Annotated[
+    str | None,
+    typer.Option(
+        help="What settings are chosen by. Default: the metric on the validation set (data.validation), where there is "
+        "one, else train_loss; the test set only if it is named."
+    ),
+]
+LastRounds = Annotated[int | None, typer.Option(min=1, help="Judge by means over so many last rounds, as AFO by 100.")]
 Halve = Annotated[bool, typer.Option("--halve", help="Successive halving: drop the worse after a few rounds.")]
 
 
@@ -49,7 +57,9 @@ def sweep(
     jobs: Annotated[int | None, typer.Option(min=1, help="Points at once. Default: as many as cores.")] = None,
     threads: Threads = None,
     metric: Metric = None,
-    last: Annotated[int | None, typer.Option(min=1, help="Rank by the mean of so many last evaluations.")] = None,
+    select: Select = None,
+    last: Annotated[int | None, typer.Option(min=1, help="Judge by the mean of so many last evaluations.")] = None,
+    last_rounds: LastRounds = None,
     halve: Halve = False,
     eta: Annotated[int, typer.Option(min=2, help="With --halve: one in so many goes on.")] = 3,
     quiet: Annotated[bool, typer.Option("--quiet", help="Say nothing unless something fails.")] = False,
@@ -62,15 +72,26 @@ def sweep(
     once, several points run at once, and each is the run that `fastfed run` would make, in a directory of its own. The
     directory of the sweep gets results.csv, results.json and pictures: heat maps, sensitivity and ranks.
 
-    Points are ranked by the metric's final value. A point that diverges is a finding; one that fails is told, the
-    others go on, and the exit code is 1. Ctrl-C lets points in flight leave checkpoints (exit code 130).
+    Settings are chosen by one column (--select), and another is reported (--metric), so that a test set does not choose
+    what is shown of it. A point that diverges is a finding; one that fails is told, the others go on, and the exit code
+    is 1. Ctrl-C lets points in flight leave checkpoints (exit code 130).
 
     Example: fastfed sweep digits.toml --grid client.lr=1e-3:1e0:log7 server.lr=0.01,0.1,1 --seeds 3
     """
     from .. import sweep as sweeps
 
     given = [*(grid or ()), *(axes or ())]
-    plan = sweeps.plan(file, given, sets or (), data or (), seeds=seeds, metric=metric, last=last)
+    plan = sweeps.plan(
+        file,
+        given,
+        sets or (),
+        data or (),
+        seeds=seeds,
+        metric=metric,
+        select=select,
+        last=last,
+        last_rounds=last_rounds,
+    )
     if dry_run:
         _show_plan(plan, jobs, threads)
         return

@@ -64,7 +64,8 @@ def _sweep_model() -> type[BaseModel]:
     """The table that ``fastfed.app.sweep`` reads, and checks in its own words."""
     of_variant = {"name": str, "set": dict[str, Any], "grid": dict[str, Any]}
     variant = plain_model("variant", "Several settings with a name.", of_variant)
-    keys = {"seeds": int, "metric": str, "last": int, "grid": dict[str, Any], "variants": list_of(variant)}
+    judged = {"metric": str, "select": str, "last": int, "last_rounds": int, "tune_on": dict[str, Any]}
+    keys = {"seeds": int, **judged, "grid": dict[str, Any], "variants": list_of(variant)}
     return plain_model(SWEEP, "What `fastfed sweep` varies.", keys)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ import torch
 from pydantic import BaseModel
 from torch import Tensor, nn
 
-from ...data import DataError, Examples, Federation
+from ...data import DataError, Examples, Federation, hold_out
 from ...losses import find_loss
 from ..errors import first_line
 from .errors import ConfigError, keyed, keys_in
@@ -20,6 +20,7 @@ from .kinds import LOADERS, MODELS, PARTITIONS, find, has_clients
 from .options import (
     NO_DEFAULT,
     NONE,
+    Argument,
     arguments_of,
     checked,
     invoke,
@@ -32,6 +33,8 @@ from .options import (
 )
 
 _DEALT = "data"  # the argument of a partition that is what a loader gives
+# The keys of [data] that hold examples out, and the arguments of `hold_out` that they are; the first asks for it.
+_VALIDATION = {"validation": "share", "validation_of": "of", "validation_seed": "seed"}
 
 
 @dataclass(frozen=True)
@@ -57,10 +60,12 @@ class Source:
 
 @dataclass(frozen=True)
 class Data:
-    """A loader, and the partition that deals what it loads; None where it loads clients."""
+    """A loader, the partition that deals what it loads (None where it loads clients), and what is held out of that to
+    choose settings by (None: nothing)."""
 
     loader: Source
     partition: Source | None
+    validation: Source | None = None
 
     @classmethod
     def of(cls, table: Any) -> Data:
@@ -75,30 +80,46 @@ class Data:
         _require_directory(load, loading, words)
         require(load, "data", loading, words)
         loader = Source(str(table["name"]), load, loading)
+        held = _validation_of(given)
         if deal is None:
-            return cls(loader, None)
+            return cls(loader, None, held)
         require(deal, "data", {_DEALT: None, **dealing}, words)
-        return cls(loader, Source(str(table["partition"]), deal, dealing))
+        return cls(loader, Source(str(table["partition"]), deal, dealing), held)
 
     def make(self) -> Federation:
         """Loads and deals."""
         try:
             made = self.loader.make()
             fed: Federation = made if self.partition is None else self.partition.make(data=made)
+            fed = fed if self.validation is None else self.validation.make(fed=fed)
         except DataError as error:
             raise ConfigError(f"data: {error}") from error
         except (ValueError, TypeError) as error:
-            raise ConfigError(keyed(error, keys_in("data", self.written()), "data")) from error
+            keys = keys_in("data", self.written()) | {name: f"data.{key}" for key, name in _VALIDATION.items()}
+            raise ConfigError(keyed(error, keys, "data")) from error
         return fed
 
     def written(self) -> dict[str, Any]:
-        """The table, every key with its value."""
+        """The table, every key with its value; of a validation set only where there is one."""
         loading = self.loader.arguments()
+        held = {} if self.validation is None else self.validation.arguments()
+        kept = {key: held[name] for key, name in _VALIDATION.items() if name in held}
         if self.partition is None:
-            return {"name": self.loader.name, **loading}
+            return {"name": self.loader.name, **loading, **kept}
         dealing = self.partition.arguments()
         loading = {key: value for key, value in loading.items() if key not in dealing}
-        return {"name": self.loader.name, **loading, "partition": self.partition.name, **dealing}
+        return {"name": self.loader.name, **loading, "partition": self.partition.name, **dealing, **kept}
+
+
+def _validation_of(given: Mapping[str, Any]) -> Source | None:
+    """What the keys of a validation set ask for."""
+    wanted = {name: given[key] for key, name in _VALIDATION.items() if key in given and given[key] != NONE}
+    if "share" in wanted:
+        return Source("hold_out", hold_out, wanted)
+    for key, name in _VALIDATION.items():
+        if name in wanted:
+            raise ConfigError(f"data.{key}: would be ignored, as no share is held out; see data.validation")
+    return None
 
 
 def named_loader(table: Any) -> Callable[..., Any]:
@@ -145,7 +166,8 @@ def _data_keys(load: Callable[..., Any], deal: Callable[..., Any] | None) -> dic
     if deal is not None:
         keys["partition"] = str
         keys |= {name: argument for name, argument in arguments_of(deal).items() if name != _DEALT}
-    return keys
+    held = {**arguments_of(hold_out), "share": Argument("share", float, NO_DEFAULT)}  # nothing is held out by itself
+    return keys | {key: replace(held[name], name=key) for key, name in _VALIDATION.items()}
 
 
 def data_models() -> list[type[BaseModel]]:

@@ -11,7 +11,17 @@ from .entries import MISSING, Entry, Group, differing, flatten, plain, tells_apa
 from .grid import Cell, Grid, as_html
 from .statistics import Estimate, estimate
 from .summary import Summary, is_share, ranked
-from .words import byte_unit, bytes_in_units, column_of, digits, estimate_of, name_of, rounds_to
+from .words import (
+    byte_unit,
+    bytes_in_units,
+    column_of,
+    digits,
+    estimate_of,
+    name_of,
+    prior_name,
+    rounds_to,
+    value_of,
+)
 
 # ---- results --------------------------------------------------------------------------------------------------------
 
@@ -39,10 +49,22 @@ def results(summaries: Sequence[Summary], metric: str | None, target: float | No
     if target is None:
         del columns[f"rounds to {goal}"], columns[f"{unit} to {goal}"]
     better = metric is None or higher_is_better(metric)
-    grid = Grid(list(columns), [list(row) for row in zip(*columns.values(), strict=True)], "sortable", "results")
+    rows = [list(row) for row in zip(*columns.values(), strict=True)]
+    grid = Grid(list(columns), [*rows, *_prior(order, metric, list(columns), f"final {name}")], "sortable", "results")
     return grid.marked(
         {f"final {name}": better, f"best {name}": better, f"rounds to {goal}": False, f"{unit} to {goal}": False}
     )
+
+
+def _prior(order: Sequence[Summary], metric: str | None, heads: Sequence[str], final: str) -> list[list[Cell]]:
+    """A row for who learns nothing but frequencies, where the runs are of one task and say what that is worth."""
+    entries = [entry for one in order for entry in one.group.entries]
+    found = [entry.info.get("prior") for entry in entries if entry.info.get("metric") == metric]
+    if len(set(found)) != 1 or found[0] is None:
+        return []
+    value = float(found[0])
+    cells = {"run": Cell(prior_name(metric)), final: Cell(value_of(str(metric), value), value)}
+    return [[cells.get(head, Cell(MISSING)) for head in heads]]
 
 
 def _final(one: Summary, metric: str) -> Cell:

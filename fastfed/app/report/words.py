@@ -153,3 +153,8 @@ def _lead(first: Summary, second: Summary, metric: str, number: int) -> str:
         return f"ahead of {rival} by {digits(ahead)}"
     points = f"{100 * ahead:.1f}"
     return f"level with {rival.rstrip(',')}" if points == "0.0" else f"ahead of {rival} by {points} points"
+
+
+def prior_name(metric: str | None) -> str:
+    """What a row is called that shows the metric of who learns nothing but frequencies."""
+    return "always the five most frequent" if metric and "recall_at_5" in metric else "always the most frequent"

@@ -8,7 +8,7 @@ from .grid import GridAxis, parse_axis
 from .outcome import PointOutcome
 from .points import Plan, Point, plan
 from .runner import SweepOutcome, carry_out, holds_sweep
-from .spec import Spec, Variant
+from .spec import Spec, Variant, Window
 
 __all__ = [
     "GridAxis",
@@ -18,6 +18,7 @@ __all__ = [
     "Spec",
     "SweepOutcome",
     "Variant",
+    "Window",
     "carry_out",
     "holds_sweep",
     "parse_axis",

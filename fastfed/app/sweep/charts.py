@@ -12,10 +12,10 @@ from ..report.charts import Chart, ChartAxis
 from ..report.series import Series
 from ..report.summary import is_share
 from ..report.words import name_of
+from .cells import GridCell, cells, chosen, ranked, task_of
 from .grid import is_number
-from .outcome import better, judged_by
+from .outcome import better, chosen_by, judged_by
 from .points import label
-from .results import GridCell, cells, ranked, task_of
 from .runner import SweepOutcome
 
 _RATES = ("client.lr", "server.lr")  # across and up, as in the papers
@@ -25,13 +25,14 @@ _MOST_TASKS, _MOST_PAIRS, _MOST_LINES = 12, 6, 12
 @dataclass(frozen=True)
 class Matrix:
     """A metric by two settings, for one method: `values[i][j]` is at `up[i]`, `across[j]`; None where there is none,
-    because the point failed, diverged, or was never run. Where there are more than two settings, the best
-    over the others."""
+    because the point failed, diverged, or was never run. Where there are more than two settings, the others are those
+    that are chosen. `chosen` is the place (i, j) of the chosen point, None where there is none."""
 
     title: str
     across: list[float]
     up: list[float]
     values: list[list[float | None]]
+    chosen: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,11 @@ def pictures(swept: SweepOutcome) -> list[Picture]:
     metric, found = judged_by(swept.outcomes), cells(swept.outcomes)
     if metric is None or all(cell.value is None for cell in found):
         return []
-    return [*heat_maps(found, metric), *sensitivities(found, metric), *ranks(found, metric)]
+    maps = heat_maps(found, metric)
+    select = chosen_by(swept.outcomes)
+    if select not in (metric, None) and any(cell.choice is not None for cell in found):
+        maps += heat_maps(found, str(select), of_choice=True)
+    return [*maps, *best_rates(found), *sensitivities(found, metric), *ranks(found, metric)]
 
 
 def numeric_keys(found: Sequence[GridCell]) -> list[str]:
@@ -80,8 +85,9 @@ def numeric_keys(found: Sequence[GridCell]) -> list[str]:
 # ---- heat maps ------------------------------------------------------------------------------------------------------
 
 
-def heat_maps(found: Sequence[GridCell], metric: str) -> list[HeatMap]:
-    """One for every task and every two numeric settings that are tuned: AFO's Figures 5 to 11."""
+def heat_maps(found: Sequence[GridCell], metric: str, *, of_choice: bool = False) -> list[HeatMap]:
+    """One for every task and every two numeric settings that are tuned: AFO's Figures 5 to 11. `of_choice`: the metric
+    is the column that settings are chosen by, not the one that is reported."""
     maps = []
     tasks = list(dict.fromkeys(task_of(cell.point) for cell in found))
     for task in tasks[:_MOST_TASKS]:
@@ -89,34 +95,78 @@ def heat_maps(found: Sequence[GridCell], metric: str) -> list[HeatMap]:
         keys = [key for key in numeric_keys(own) if key not in own[0].point.task]
         for across, up in list(itertools.combinations(keys, 2))[:_MOST_PAIRS]:
             panels = [
-                _matrix(method, cells_of, across, up, metric)
+                _matrix(method, cells_of, across, up, of_choice)
                 for method, cells_of in _by_method(own).items()
                 if all(across in cell.point.settings and up in cell.point.settings for cell in cells_of)
             ]
             if any(value is not None for panel in panels for row in panel.values for value in row):
-                name = _id("heat_map", up, across, *([task] if len(tasks) > 1 else []))
+                name = _id(
+                    "heat_map", up, across, *([task] if len(tasks) > 1 else []), *([metric] if of_choice else [])
+                )
                 maps.append(HeatMap(name, task, metric, across, up, panels))
     return maps
 
 
-def _matrix(title: str, found: Sequence[GridCell], across: str, up: str, metric: str) -> Matrix:
+def _matrix(title: str, found: Sequence[GridCell], across: str, up: str, of_choice: bool) -> Matrix:
     columns = sorted({cell.point.settings[across] for cell in found})
     lines = sorted({cell.point.settings[up] for cell in found})
     at: dict[tuple[float, float], list[GridCell]] = {}
     for cell in found:
         at.setdefault((cell.point.settings[up], cell.point.settings[across]), []).append(cell)
-    values = [[_best_mean(at.get((line, column), []), metric) for column in columns] for line in lines]
-    return Matrix(title, columns, lines, values)
+    values = [[_chosen_mean(at.get((line, column), []), of_choice) for column in columns] for line in lines]
+    best = chosen(found)[0]
+    place = (lines.index(best.point.settings[up]), columns.index(best.point.settings[across]))
+    return Matrix(title, columns, lines, values, None if best.choice is None else place)
 
 
-def _best_mean(found: Sequence[GridCell], metric: str) -> float | None:
-    return ranked(found, metric)[0].mean if found else None
+def _chosen_mean(found: Sequence[GridCell], of_choice: bool) -> float | None:
+    if not found:
+        return None
+    estimate = chosen(found)[0].choice if of_choice else chosen(found)[0].value
+    return None if estimate is None else estimate.mean
 
 
-def best_place(matrix: Matrix, metric: str) -> tuple[int, int] | None:
-    """The row and column of the best value; None where there is none."""
-    places = {(i, j): value for i, row in enumerate(matrix.values) for j, value in enumerate(row) if value is not None}
-    return min(places, key=lambda place: better(metric, places[place]), default=None)
+# ---- one rate by the other ------------------------------------------------------------------------------------------
+
+
+def best_rates(found: Sequence[GridCell]) -> list[Chart]:
+    """The server learning rate that is chosen for every client learning rate, a line per method: AFO's Figure 12, one
+    for every task. Left out, as there, is where nothing was learnt: where the chosen value is within a tenth of the
+    worst of all."""
+    tasks = list(dict.fromkeys(task_of(cell.point) for cell in found))
+    own = {task: [cell for cell in found if task_of(cell.point) == task] for task in tasks[:_MOST_TASKS]}
+    charts = [_best_rate(task if len(tasks) > 1 else "", cells_of) for task, cells_of in own.items()]
+    return [chart for chart in charts if chart is not None]
+
+
+def _best_rate(task: str, found: Sequence[GridCell]) -> Chart | None:
+    across, up = _RATES
+    both = [cell for cell in found if across in cell.point.settings and up in cell.point.settings]
+    xs, ys = (sorted({cell.point.settings[key] for cell in both}) for key in _RATES)
+    if len(xs) < 2 or len(ys) < 2:
+        return None
+    learnt = _learnt(both)
+    series = []
+    for style, (method, cells_of) in enumerate(list(_by_method(both).items())[:_MOST_LINES]):
+        best = {x: chosen([cell for cell in cells_of if cell.point.settings[across] == x]) for x in xs}
+        y = [best[x][0].point.settings[up] if best[x] and best[x][0].point.cell in learnt else None for x in xs]
+        series.append(Series(f"b{style}", method or "all runs", style, 1, list(xs), y))
+    of_task = f", {task}" if task else ""
+    return Chart(
+        id=_id("best_server_lr", *([task] if task else [])),
+        title=f"Best server learning rate by client learning rate{of_task}",
+        x=ChartAxis(across, log="on" if _is_log(xs) else "no"),
+        y=ChartAxis(up, log="on" if _is_log(ys) else "no"),
+        series=series,
+    )
+
+
+def _learnt(found: Sequence[GridCell]) -> set[str]:
+    """The cells whose choice is not within a tenth of the worst."""
+    values = {cell.point.cell: cell.choice.mean for cell in found if cell.choice is not None}
+    select = chosen_by(one for cell in found for one in cell.outcomes) or ""
+    worst = max(values.values(), key=lambda value: better(select, value), default=0.0)
+    return {name for name, value in values.items() if abs(value - worst) > 0.1 * abs(worst)}
 
 
 # ---- sensitivity ----------------------------------------------------------------------------------------------------
@@ -169,7 +219,7 @@ def _series(name: str, style: int, found: Sequence[GridCell], key: str, values: 
     n = max(len(cell.outcomes) for cell in found)
     for value in values:
         here = [cell for cell in found if cell.point.settings.get(key, value) == value]
-        best = ranked(here, metric)[0].value if here else None
+        best = chosen(here)[0].value if here else None
         y.append(None if best is None else best.mean)
         low.append(None if best is None else _possible(best.mean - (best.half or 0.0), metric))
         high.append(None if best is None else _possible(best.mean + (best.half or 0.0), metric))

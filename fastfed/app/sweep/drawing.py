@@ -12,7 +12,7 @@ from ..report import figures
 from ..report.entries import MISSING, plain
 from ..report.summary import is_share
 from ..report.words import digits, name_of
-from .charts import Curves, HeatMap, Matrix, Picture, best_place
+from .charts import Curves, HeatMap, Matrix, Picture
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -104,7 +104,7 @@ def _panel(axes: Axes, panel: Matrix, metric: str, scale: dict[str, Any]) -> Any
         axes.tick_params(axis="x", labelrotation=45)
     if len(panel.across) <= _MOST_WRITTEN:
         _write_values(axes, panel, metric, shown)
-    best = best_place(panel, metric)
+    best = panel.chosen
     if best is not None:
         axes.add_patch(Rectangle((best[1] - 0.5, best[0] - 0.5), 1, 1, fill=False, edgecolor="#d1622b", linewidth=1.6))
     return shown

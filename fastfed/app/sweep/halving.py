@@ -13,7 +13,7 @@ from typing import Any
 
 from ..config import ConfigError
 from ..report.entries import plain
-from .outcome import PointOutcome, better, judged_by
+from .outcome import PointOutcome, better, chosen_by
 from .points import Plan, Point
 
 
@@ -69,8 +69,8 @@ def survivors(outcomes: Iterable[PointOutcome], eta: int) -> set[str]:
 
 def _rank(seeds: Sequence[PointOutcome]) -> float:
     """By the mean over seeds; a cell with a seed that has no value comes last."""
-    metric = judged_by(seeds)
-    values = [one.value for one in seeds if one.value is not None]
-    if metric is None or len(values) < len(seeds):
+    select = chosen_by(seeds)
+    values = [one.choice for one in seeds if one.choice is not None]
+    if select is None or len(values) < len(seeds):
         return math.inf
-    return better(metric, math.fsum(values) / len(values))
+    return better(select, math.fsum(values) / len(values))

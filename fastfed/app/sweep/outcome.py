@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +11,7 @@ from ...record.history import History
 from .. import runs
 from ..report.summary import bytes_of, diverged_at
 from .points import Point
+from .spec import TRAIN_LOSS, Spec
 
 DONE, FAILED, INTERRUPTED, WAITING = "done", "failed", "interrupted", "waiting"
 
@@ -21,7 +21,8 @@ class PointOutcome:
     """`status` is "done", "diverged at round N", "dropped at round N" (by halving), "failed", "interrupted" or
     "waiting"; `error` a failed point's sentence. `value` is the mean of the last evaluations of the metric, None where
     there is none, one was not finite, or the run diverged (the model that it still evaluates is one from before);
-    `best` the best of all. `curve` has [round, value] of every evaluation."""
+    `best` the best of all. `choice` is the same of the column `select`, by which settings are chosen. `prior` is the
+    metric of who learns nothing but frequencies. `curve` has [round, value] of every evaluation."""
 
     point: Point
     status: str = WAITING
@@ -29,20 +30,24 @@ class PointOutcome:
     metric: str | None = None
     value: float | None = None
     best: float | None = None
+    select: str | None = None
+    choice: float | None = None
+    prior: float | None = None
     rounds: int = 0
     bytes: int = 0
     seconds: float = 0.0
     curve: list[tuple[int, float | None]] = field(default_factory=list, repr=False)
 
 
-def look(point: Point, home: Path, metric: str | None, last: int, until: int | None = None) -> PointOutcome:
+def look(point: Point, home: Path, spec: Spec, until: int | None = None) -> PointOutcome:
     """The outcome of the point whose run directory is `home`, of its first `until` rounds where that is given."""
     try:
         run = runs.read(home)
     except runs.DamagedRun as error:
         return PointOutcome(point, FAILED, str(error)) if runs.holds_run(home) else PointOutcome(point)
     history = run.history if until is None else History([row for row in run.history if row["round"] <= until])
-    name = metric or run.metric
+    name = spec.metric or run.metric
+    select = spec.select or default_select(run.metric, "validation" in run.config.get("data", {}))
     lost = diverged_at(history)
     status = {"running": INTERRUPTED}.get(run.status, run.status)  # nobody runs it any more
     return PointOutcome(
@@ -50,8 +55,11 @@ def look(point: Point, home: Path, metric: str | None, last: int, until: int | N
         status=f"diverged at round {lost}" if lost is not None and status == DONE else status,
         error=run.info.get("error"),
         metric=name,
-        value=final(history, name, last) if lost is None else None,
+        value=spec.window.final(history, name) if lost is None else None,
         best=history.best(name) if history.column(name) else None,
+        select=select,
+        choice=spec.window.final(history, select) if lost is None else None,
+        prior=run.info.get("prior") if name == run.metric else None,
         rounds=len(history),
         bytes=bytes_of(history),
         seconds=float(run.info["seconds"]),
@@ -59,10 +67,9 @@ def look(point: Point, home: Path, metric: str | None, last: int, until: int | N
     )
 
 
-def final(history: History, metric: str, last: int) -> float | None:
-    """The mean of a metric's last evaluations; None where one of them was not finite, or there are none."""
-    values = [row[metric] for row in history if metric in row][-last:]
-    return statistics.fmean(values) if values and None not in values else None
+def default_select(metric: str | None, validated: bool) -> str:
+    """What settings are chosen by unless somebody says: never the test set."""
+    return str(metric).replace("test_", "validation_", 1) if validated else TRAIN_LOSS
 
 
 def better(metric: str, value: float | None) -> float:
@@ -73,5 +80,10 @@ def better(metric: str, value: float | None) -> float:
 
 
 def judged_by(outcomes: Iterable[PointOutcome]) -> str | None:
-    """The metric by which points are judged."""
+    """The metric that is reported."""
     return next((one.metric for one in outcomes if one.metric is not None), None)
+
+
+def chosen_by(outcomes: Iterable[PointOutcome]) -> str | None:
+    """The column that settings are chosen by."""
+    return next((one.select for one in outcomes if one.select is not None), None)

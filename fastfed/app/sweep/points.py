@@ -22,7 +22,7 @@ from ..config.stand_ins import check_data, with_data
 from ..errors import first_line
 from ..report.entries import Entry, plain
 from .grid import is_number
-from .spec import TABLE, Spec, Variant, read_spec
+from .spec import TABLE, TRAIN_LOSS, Spec, Variant, read_spec
 
 _MOST_POINTS = 100_000
 _TASKS = ("data.", "model.")  # settings that say what is to be learnt, rather than how
@@ -98,7 +98,9 @@ def plan(
     *,
     seeds: int | None = None,
     metric: str | None = None,
+    select: str | None = None,
     last: int | None = None,
+    last_rounds: int | None = None,
 ) -> Plan:
     """The sweep that a file and the command line describe; every point's configuration is checked.
 
@@ -108,7 +110,8 @@ def plan(
     document = documents.overridden(documents.read(file), sets)
     fixed = [text.partition("=")[0].strip() for text in sets]
     with in_file(file):
-        spec = read_spec(document.pop(TABLE, {})).without(fixed).with_grid(grid).with_options(seeds, metric, last)
+        spec = read_spec(document.pop(TABLE, {})).without(fixed).with_grid(grid)
+        spec = spec.with_options(seeds, metric, select, last, last_rounds)
         for axis in spec.all_axes():
             if axis.key in fixed:
                 raise ConfigError(f"--grid: {axis.key} is given by --set too; give it once")
@@ -116,7 +119,7 @@ def plan(
         points = _points(document, spec, own)
         check_data([point.tables for point in points], data)
         points = [_with_data(point, data) for point in points]
-        configs = {point.name: _checked(point, spec.metric) for point in points}
+        configs = {point.name: _checked(point, spec) for point in points}
     return Plan(spec, tuple(points), configs)
 
 
@@ -124,25 +127,27 @@ def _with_data(point: Point, data: Sequence[str]) -> Point:
     return replace(point, tables=with_data(point.tables, data)) if data else point
 
 
-def _checked(point: Point, metric: str | None) -> Config:
+def _checked(point: Point, spec: Spec) -> Config:
     try:
         config = parse(point.tables)
     except ConfigError as error:
         raise ConfigError(f"{first_line(error)} (in the point {point.label})") from error
-    if metric is not None:
-        _check_metric(metric, config)
+    for option, column in (("--metric", spec.metric), ("--select", spec.select)):
+        if column is not None:
+            _check_column(option, column, config)
     return config
 
 
-def _check_metric(metric: str, config: Config) -> None:
+def _check_column(option: str, column: str, config: Config) -> None:
     """A metric that the runs will not measure is refused before they are run."""
     run = config.resolved()["run"]
     name = metric_of(run["loss"])
     spread = [f"client_{name}_{part}" for part in ("mean", "p10", "p90")] if run["per_client"] else []
-    known = ["train_loss", *(["test_loss", f"test_{name}", *spread] if run["evaluate_every"] else [])]
-    if metric not in known:
-        known = list(dict.fromkeys(known))
-        raise ConfigError(f"--metric: the runs do not measure {metric!r}; they measure {', '.join(known)}")
+    parts = ["test", *(["validation"] if config.data.validation is not None else [])]
+    tested = [f"{part}_{one}" for part in parts for one in ("loss", name)]
+    known = list(dict.fromkeys([TRAIN_LOSS, *([*tested, *spread] if run["evaluate_every"] else [])]))
+    if column not in known:
+        raise ConfigError(f"{option}: the runs do not measure {column!r}; they measure {', '.join(known)}")
 
 
 # ---- making them ----------------------------------------------------------------------------------------------------

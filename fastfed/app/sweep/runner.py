@@ -14,8 +14,9 @@ from typing import Any, Literal
 
 from ...files import write_whole
 from .. import runs
+from ..config import ConfigError
 from ..doctor import machine
-from . import halving
+from . import halving, transfer
 from .outcome import DONE, FAILED, INTERRUPTED, WAITING, PointOutcome, better, look
 from .points import Plan, Point, shortened
 from .pool import Pool, interrupts
@@ -39,7 +40,8 @@ class Event:
 
 @dataclass(frozen=True)
 class SweepOutcome:
-    """What a sweep came to: an outcome for every point, in the plan's order."""
+    """What a sweep came to: an outcome for every point, in the plan's order. A sweep that is tuned on one task has none
+    for the points that it need not run."""
 
     plan: Plan
     path: Path
@@ -74,7 +76,10 @@ def carry_out(
     outcome says so.
     """
     home = Path(out)
+    if eta is not None and plan.spec.tune_on:
+        raise ConfigError("--halve: does not go with sweep.tune_on, which runs some points after all others")
     rungs: Sequence[int | None] = [None] if eta is None else halving.rungs(plan, eta)
+    transfer.tuned_points(plan)  # refuses what is not there before a directory is made
     _prepare(home, plan, resume)
     sweep = _Sweep(plan, home, tell, resume, eta, rungs)
     with Pool(*shares(len(plan.points), jobs, threads or plan.threads)) as pool, interrupts(sweep.stopper(pool)):
@@ -103,7 +108,7 @@ class _Sweep:
         self.interrupted = False
 
     def outcome(self) -> SweepOutcome:
-        outcomes = [self.outcomes[point.name] for point in self.plan.points]
+        outcomes = [self.outcomes[point.name] for point in self.plan.points if point.name in self.outcomes]
         return SweepOutcome(self.plan, self.home, outcomes, self.interrupted, self.words)
 
     def stopper(self, pool: Pool) -> Callable[[], None]:
@@ -115,10 +120,24 @@ class _Sweep:
         return stop
 
     def go(self, pool: Pool) -> None:
-        """Rung by rung, of which there is one unless points are halved."""
-        alive = list(self.plan.points)
+        """Rung by rung, of which there is one unless points are halved; then the other tasks, where one is tuned on."""
+        alive = transfer.tuned_points(self.plan)
+        self._climb(pool, alive)
+        if self.plan.spec.tune_on and not self.interrupted:
+            self._transfer(pool, alive)
+
+    def _transfer(self, pool: Pool, tuned: Sequence[Point]) -> None:
+        """Runs the other tasks with what was chosen, and forgets the points that nobody needs then."""
+        others = transfer.other_points(self.plan, [self.outcomes[point.name] for point in tuned])
+        needed = {point.name for point in (*tuned, *others)}
+        self.outcomes = {name: one for name, one in self.outcomes.items() if name in needed}
+        self.total = len(needed)
+        self._batch(pool, others, None, is_last=True)
+
+    def _climb(self, pool: Pool, alive: list[Point]) -> None:
         for rounds in self.rungs:
-            self._batch(pool, alive, rounds, is_last=rounds == self.rungs[-1])
+            is_last = rounds == self.rungs[-1] and not self.plan.spec.tune_on
+            self._batch(pool, alive, rounds, is_last)
             if self.interrupted:
                 return
             if rounds != self.rungs[-1] and rounds is not None:
@@ -142,8 +161,7 @@ class _Sweep:
     def _finished(
         self, point: Point, rounds: int | None, kind: Literal["kept", "finished"], event: dict[str, Any] | None = None
     ) -> None:
-        spec = self.plan.spec
-        outcome = look(point, self._home(point), spec.metric, spec.last, rounds)
+        outcome = look(point, self._home(point), self.plan.spec, rounds)
         if event is not None and event["status"] == FAILED:
             outcome = replace(outcome, status=FAILED, error=event["error"])
         self.outcomes[point.name] = outcome
@@ -189,8 +207,8 @@ class _Sweep:
         self._tell(Event(kind, self.done, self.total, best=self._best(), **told))
 
     def _best(self) -> PointOutcome | None:
-        known = [one for one in self.outcomes.values() if one.value is not None and one.metric is not None]
-        return min(known, key=lambda one: better(str(one.metric), one.value), default=None)
+        known = [one for one in self.outcomes.values() if one.choice is not None and one.select is not None]
+        return min(known, key=lambda one: better(str(one.select), one.choice), default=None)
 
 
 def _by_data(points: Sequence[Point]) -> list[Point]:
@@ -245,7 +263,10 @@ def asked(plan: Plan) -> dict[str, Any]:
         ],
         "seeds": spec.seeds,
         "metric": spec.metric,
-        "last": spec.last,
+        "select": spec.select,
+        "last": spec.window.evaluations,
+        "last_rounds": spec.window.rounds,
+        "tune_on": dict(spec.tune_on),
         "points": [
             {"name": point.name, "variant": point.variant, "settings": dict(point.settings), "seed": point.seed}
             for point in plan.points

@@ -2,8 +2,11 @@
 
 [sweep]
 seeds = 3                      # run.seed, and the two after it
-metric = "test_accuracy"       # default: the one that goes with the loss
-last = 1                       # evaluations that the metric is the mean of
+metric = "test_accuracy"       # what is reported; default: the one that goes with the loss
+select = "train_loss"          # what settings are chosen by; default: the metric on the validation set, else train_loss
+last = 1                       # evaluations that the metric is the mean of, or
+last_rounds = 100              # rounds that both are the mean over
+tune_on = { "data.alpha" = 0.1 }    # choose on this task, and run the others with what was chosen
 
 [sweep.grid]                   # axes that all variants have
 "client.lr" = "1e-3:1e0:log7"
@@ -21,18 +24,22 @@ grid = { "server.tau" = "1e-5:1e-1:log5" }      # axes of this variant alone
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ...checks import nearest
+from ...record.history import History
 from ..config import ConfigError
 from ..report.entries import flatten
 from .grid import GridAxis, make_axis, parse_axis
 
 TABLE = "sweep"
-_KEYS = ("seeds", "metric", "last", "grid", "variants")
+_KEYS = ("seeds", "metric", "select", "last", "last_rounds", "tune_on", "grid", "variants")
 _OF_VARIANT = ("name", "set", "grid")
+TRAIN_LOSS = "train_loss"
+_MOST_ROUNDS = 100  # of the training loss: as in AFO
 _SEED, _SEEDS, _NAME, THREADS = "run.seed", "--seeds", "name", "run.threads"
 
 
@@ -47,17 +54,57 @@ class Variant:
 
 
 @dataclass(frozen=True)
+class Window:
+    """Which values of a column a run is judged by: those of its last `rounds`, or else the last `evaluations`. The
+    training loss is told every round and not evaluated: it is judged by the last 100 rounds, or the last tenth of a run
+    where that is less."""
+
+    evaluations: int = 1
+    rounds: int | None = None
+
+    @classmethod
+    def of(cls, evaluations: int | None, rounds: int | None, where: str) -> Window:
+        """From what was asked for, of which one may be missing, or both."""
+        if evaluations is not None and rounds is not None:
+            raise ConfigError(f"{where}: give a number of evaluations or of rounds (last_rounds), not both")
+        return cls(1 if evaluations is None else evaluations, rounds)
+
+    def final(self, history: History, column: str) -> float | None:
+        """The mean of the column's values that count; None where one of them was not finite, or there are none."""
+        rows = [row for row in history if column in row]
+        if self.rounds is None and column == TRAIN_LOSS:
+            rows = rows[-max(1, min(_MOST_ROUNDS, len(history) // 10)) :]
+        elif self.rounds is None:
+            rows = rows[-self.evaluations :]
+        else:
+            rows = [row for row in rows if row["round"] > len(history) - self.rounds]
+        values = [row[column] for row in rows]
+        return statistics.fmean(values) if values and None not in values else None
+
+    def words(self, name: str) -> str:
+        """A column in words, with what it is the mean of."""
+        if self.rounds is not None:
+            return f"{name}, last {self.rounds:,} rounds"
+        return f"final {name}" if self.evaluations == 1 else f"{name}, mean of the last {self.evaluations}"
+
+
+@dataclass(frozen=True)
 class Spec:
     """A grid: every combination of the axes' values, for each variant (if there are any) and each of the seeds.
 
-    `metric` None is the one that goes with the loss; its value is the mean of the `last` evaluations.
+    `metric`, which is reported, is by default the one that goes with the loss; `select`, by which settings are chosen,
+    the same on the validation set where there is one, else the training loss: never the test set, unless it is asked
+    for. `window` says which of their values count. `tune_on`: values on axes that name the task on which all others'
+    numbers are chosen (``transfer.py``); {}: every task has its own.
     """
 
     axes: tuple[GridAxis, ...] = ()
     variants: tuple[Variant, ...] = ()
     seeds: int = 1
     metric: str | None = None
-    last: int = 1
+    select: str | None = None
+    window: Window = field(default_factory=Window)
+    tune_on: Mapping[str, Any] = field(default_factory=dict)
 
     def with_grid(self, texts: Sequence[str]) -> Spec:
         """With axes of the command line, which take the place of those with the same keys, variants' too."""
@@ -91,9 +138,13 @@ class Spec:
                 raise ConfigError(f"--grid: {THREADS} cannot be an axis, as it changes no result; see --threads")
         return changed
 
-    def with_options(self, seeds: int | None, metric: str | None, last: int | None) -> Spec:
-        """With what the command line says of seeds and metric, where it does."""
-        given = {"seeds": seeds, "metric": metric, "last": last}
+    def with_options(
+        self, seeds: int | None, metric: str | None, select: str | None, last: int | None, last_rounds: int | None
+    ) -> Spec:
+        """With what the command line says of seeds and metrics, where it does."""
+        given: dict[str, Any] = {"seeds": seeds, "metric": metric, "select": select}
+        if last is not None or last_rounds is not None:
+            given["window"] = Window.of(last, last_rounds, "--last")
         return self._checked(**{name: value for name, value in given.items() if value is not None})
 
     def all_axes(self) -> tuple[GridAxis, ...]:
@@ -115,18 +166,25 @@ def read_spec(table: Any) -> Spec:
     """The spec of a table ``[sweep]``; {} is one without axes."""
     where = TABLE
     _check_table(table, where, _KEYS)
-    metric = table.get("metric")
-    if metric is not None and (not isinstance(metric, str) or not metric):
-        raise ConfigError(f"{where}.metric: must be a column of the rounds, as in test_accuracy, got {metric!r}")
+    for key in ("metric", "select"):
+        if key in table and (not isinstance(table[key], str) or not table[key]):
+            raise ConfigError(f"{where}.{key}: must be a column of the rounds, as in test_accuracy, got {table[key]!r}")
     variants = table.get("variants", [])
     if not isinstance(variants, list):
         raise ConfigError(f"{where}.variants: must be tables [[sweep.variants]], got {variants!r}")
+    tune_on = table.get("tune_on", {})
+    if not isinstance(tune_on, Mapping):
+        raise ConfigError(f"{where}.tune_on: must be a table of dotted keys and values, got {tune_on!r}")
     spec = Spec(
         axes=_axes(table.get("grid", {}), f"{where}.grid"),
         variants=tuple(_variant(one, f"{where}.variants[{number}]") for number, one in enumerate(variants)),
         seeds=_count(table.get("seeds", 1), f"{where}.seeds"),
-        metric=metric,
-        last=_count(table.get("last", 1), f"{where}.last"),
+        metric=table.get("metric"),
+        select=table.get("select"),
+        window=Window.of(
+            _count_or_none(table, "last", where), _count_or_none(table, "last_rounds", where), f"{where}.last"
+        ),
+        tune_on=flatten(tune_on),
     )
     names = [variant.name for variant in spec.variants]
     for name in names:
@@ -150,6 +208,10 @@ def _axes(table: Any, where: str) -> tuple[GridAxis, ...]:
     if not isinstance(table, Mapping):
         raise ConfigError(f"{where}: must be a table of dotted keys and their values, got {table!r}")
     return tuple(make_axis(key, values, where) for key, values in flatten(table).items())
+
+
+def _count_or_none(table: Mapping[str, Any], key: str, where: str) -> int | None:
+    return _count(table[key], f"{where}.{key}") if key in table else None
 
 
 def _count(value: Any, where: str) -> int:

@@ -56,8 +56,8 @@ def test_results_are_those_of_the_runs(said: Result, place: Path) -> None:
     table = rows(place)
     assert len(table) == 8
     assert list(table[0]) == [
-        "point", "client.lr", "server.lr", "seed", "status", "metric", "value", "best", "rounds", "bytes", "seconds",
-        "error",
+        "point", "client.lr", "server.lr", "seed", "status", "metric", "value", "best", "select", "choice", "rounds",
+        "bytes", "seconds", "error",
     ]  # fmt: skip
     for row in table:
         run = runs.read(place / "out" / "points" / row["point"])
@@ -90,7 +90,8 @@ def test_a_point_is_the_same_bits_as_a_run(said: Result, place: Path) -> None:
 
 
 def test_pictures(said: Result, place: Path) -> None:
-    names = {"heat_map_server_lr_client_lr", "sensitivity_client_lr", "sensitivity_server_lr", "ranks", "ranked_curves"}
+    maps = {"heat_map_server_lr_client_lr", "heat_map_server_lr_client_lr_train_loss", "best_server_lr"}
+    names = maps | {"sensitivity_client_lr", "sensitivity_server_lr", "ranks", "ranked_curves"}
     drawn = {path.name for path in (place / "out" / "figures").iterdir()}
     assert drawn == {f"{name}.{suffix}" for name in names for suffix in ("png", "svg")}
     assert "heat_map_server_lr_client_lr.png" in said.stdout

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fastfed.app.sweep import Point, PointOutcome
-from fastfed.app.sweep.results import GridCell
+from fastfed.app.sweep.cells import GridCell
 
 BASE = """
 [data]
@@ -51,11 +51,33 @@ def cell(
     values: float | Sequence[float | None] | None,
     variant: str | None = None,
     metric: str = "test_accuracy",
+    loss: float | None = None,
 ) -> GridCell:
-    """A cell with a value for each seed."""
+    """A cell with a value for each seed; chosen by these, or by the training `loss` where it is given."""
     each = values if isinstance(values, Sequence) else [values]
-    outcomes = [
-        PointOutcome(point(settings, variant, seed), "done", metric=metric, value=value, best=value, curve=[(1, value)])
-        for seed, value in enumerate(each)
-    ]
-    return GridCell(outcomes[0].point, tuple(outcomes))
+    return GridCell(
+        point(settings, variant),
+        tuple(outcome(settings, value, variant, seed, metric, loss) for seed, value in enumerate(each)),
+    )
+
+
+def outcome(
+    settings: Mapping[str, Any],
+    value: float | None,
+    variant: str | None = None,
+    seed: int = 0,
+    metric: str = "test_accuracy",
+    loss: float | None = None,
+) -> PointOutcome:
+    """A run that is done, as `cell` has them."""
+    select, choice = (metric, value) if loss is None else ("train_loss", loss)
+    return PointOutcome(
+        point(settings, variant, seed),
+        "done",
+        metric=metric,
+        value=value,
+        best=value,
+        select=select,
+        choice=choice,
+        curve=[(1, value)],
+    )

@@ -7,14 +7,15 @@ from pathlib import Path
 import pytest
 
 from fastfed.app.report.charts import Chart
-from fastfed.app.sweep import charts, drawing, results
+from fastfed.app.sweep import charts, drawing
+from fastfed.app.sweep.cells import GridCell
 
 from .support import cell
 
 RATES = [(c, s) for c in (0.1, 1.0) for s in (0.01, 0.1, 1.0)]
 
 
-def grid_of(variant: str | None = None, **more: float) -> list[results.GridCell]:
+def grid_of(variant: str | None = None, **more: float) -> list[GridCell]:
     """The value is client.lr + server.lr / 100, less a penalty for every further setting."""
     return [
         cell({"server.lr": s, "client.lr": c, **more}, c / 2 + s / 100 - sum(more.values()), variant) for c, s in RATES
@@ -28,8 +29,33 @@ def test_heat_map_has_client_rates_across_and_server_rates_up() -> None:
     panel = found.panels[0]
     assert (panel.across, panel.up) == ([0.1, 1.0], [0.01, 0.1, 1.0])
     assert panel.values == [[c / 2 + s / 100 for c in (0.1, 1.0)] for s in (0.01, 0.1, 1.0)]
-    assert charts.best_place(panel, "test_accuracy") == (2, 1)
-    assert charts.best_place(panel, "test_loss") == (0, 0)
+    assert panel.chosen == (2, 1)
+
+
+def test_heat_maps_are_of_what_chooses_and_of_what_is_reported_and_mark_the_same_point() -> None:
+    """Training loss falls with the rates while the accuracy does, too: the worst accuracy is chosen."""
+    cells = [cell({"server.lr": s, "client.lr": c}, 1 - c / 2 - s / 100, loss=2 - c - s) for c, s in RATES]
+    (reported,) = charts.heat_maps(cells, "test_accuracy")
+    (chooses,) = charts.heat_maps(cells, "train_loss", of_choice=True)
+    assert reported.panels[0].values[2][1] == pytest.approx(1 - 0.5 - 0.01)
+    assert chooses.panels[0].values[2][1] == pytest.approx(0.0)
+    assert reported.panels[0].chosen == chooses.panels[0].chosen == (2, 1)
+    assert chooses.id == "heat_map_server_lr_client_lr_train_loss"
+
+
+def test_the_best_server_rate_by_client_rate_leaves_out_what_learnt_nothing() -> None:
+    """At client rate 1 the loss of 0.1 is least at server rate 0.1; at 10 every loss is within a tenth of the worst."""
+    losses = {0.1: (1.0, 0.5, 0.7), 1.0: (0.9, 0.1, 0.8), 10.0: (2.3, 2.2, 2.1)}
+    rates = (0.01, 0.1, 1.0)
+    cells = [
+        cell({"client.lr": c, "server.lr": s}, 0.5, "A", loss=loss)
+        for c, row in losses.items()
+        for s, loss in zip(rates, row, strict=True)
+    ]
+    (chart,) = charts.best_rates(cells)
+    assert (chart.series[0].x, chart.series[0].y) == ([0.1, 1.0, 10.0], [0.1, 0.1, None])
+    assert chart.x.log == chart.y.log == "on"
+    assert charts.best_rates(grid_of()[:1]) == []
 
 
 def test_heat_map_over_further_settings_is_of_the_best() -> None:

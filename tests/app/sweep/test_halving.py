@@ -9,7 +9,7 @@ import pytest
 from fastfed.app import sweep
 from fastfed.app.config import ConfigError
 from fastfed.app.sweep import PointOutcome, halving
-from fastfed.app.sweep.results import GridCell
+from fastfed.app.sweep.cells import GridCell
 
 from .support import cell, write
 

@@ -53,7 +53,7 @@ def test_variants_have_settings_and_axes_of_their_own(tmp_path: Path) -> None:
     config = plan.configs[prox[-1].name]
     assert config.settings["server"].lr == 2.0  # set by the variant, which has no part in the shared axis
     assert (config.settings["client"].prox, config.settings["client"].weight_decay) == (0.1, 0.1)
-    assert (plan.spec.seeds, plan.spec.metric, plan.spec.last) == (2, "test_loss", 2)
+    assert (plan.spec.seeds, plan.spec.metric, plan.spec.window.evaluations) == (2, "test_loss", 2)
 
 
 def test_the_command_line_wins_over_the_file(tmp_path: Path) -> None:
@@ -106,6 +106,8 @@ def test_what_is_learnt_who_learns_and_what_is_tuned(tmp_path: Path) -> None:
         ("[sweep]\nseed = 3", "digits.toml: sweep.seed: no such key (there are seeds, metric"),
         ("[sweep]\nseeds = 0", "sweep.seeds: must be a whole number >= 1, got 0"),
         ("[sweep]\nlast = true", "sweep.last: must be a whole number >= 1, got True"),
+        ("[sweep]\nlast = 2\nlast_rounds = 10", "sweep.last: give a number of evaluations or of rounds"),
+        ("[sweep]\nselect = 3", "sweep.select: must be a column of the rounds, as in test_accuracy, got 3"),
         ("[sweep]\nmetric = 3", "sweep.metric: must be a column of the rounds"),
         ("[sweep]\ngrid = 3", "sweep.grid: must be a table of dotted keys"),
         ("[sweep.grid]\nx = 3", "sweep.grid: x must have a list a,b,c, or a range"),
@@ -136,6 +138,8 @@ def test_mistakes_in_the_file(tmp_path: Path, more: str, sentence: str) -> None:
         ({"grid": ["client.lr.x=1"]}, "--grid: client.lr is not a table, so client.lr.x cannot be set"),
         ({"metric": "test_accurcy"}, "--metric: the runs do not measure 'test_accurcy'; they measure train_loss, "),
         ({"metric": "test_loss", "sets": ["run.evaluate_every=0"]}, "they measure train_loss"),
+        ({"select": "validation_loss"}, "--select: the runs do not measure 'validation_loss'; they measure train_"),
+        ({"last": 2, "last_rounds": 3}, "--last: give a number of evaluations or of rounds (last_rounds), not both"),
     ],
 )
 def test_mistakes_on_the_command_line(tmp_path: Path, arguments: dict[str, object], sentence: str) -> None:
