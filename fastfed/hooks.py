@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
@@ -57,11 +58,19 @@ class Hook:
         """However the run ended."""
 
 
+@dataclass(frozen=True)
+class Evaluated:
+    """What is evaluated besides the test set and the validation set."""
+
+    training: bool = False
+    per_client: bool = False
+
+
 class Evaluating(Hook):
     """Metrics of the test set after every `every`-th round and after the last (0: never)."""
 
-    def __init__(self, every: int, per_client: bool, end: int) -> None:
-        self.every, self.per_client, self.last_round = every, per_client, end
+    def __init__(self, every: int, besides: Evaluated, end: int) -> None:
+        self.every, self.besides, self.last_round = every, besides, end
 
     def begin(self, sim: Simulation) -> None:
         """A run that was interrupted while it evaluated has a last row without metrics."""
@@ -75,10 +84,11 @@ class Evaluating(Hook):
             self._evaluate(sim, row)
 
     def _evaluate(self, sim: Simulation, row: Row) -> None:
-        if sim.fed.test is None and validation_rows(sim.fed) is None and not self.per_client:
+        nothing_held = sim.fed.test is None and validation_rows(sim.fed) is None
+        if nothing_held and self.besides == Evaluated():
             return
         began = time.perf_counter()
-        row |= finite(sim.evaluate(per_client=self.per_client))
+        row |= finite(sim.evaluate(training=self.besides.training, per_client=self.besides.per_client))
         row["seconds_evaluate"] = time.perf_counter() - began
 
     def _is_due(self, sim: Simulation, last: bool) -> bool:

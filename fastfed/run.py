@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from .hooks import Hooked
+from .hooks import Evaluated, Hooked
 from .record.evaluate import metric_of, validation_rows
 
 if TYPE_CHECKING:
@@ -58,14 +58,16 @@ def _last_round(done: int, rounds: int | None, until: int | None, until_clock: f
     return done + wanted if until is None else wanted
 
 
-def check_target(sim: Simulation, target: Mapping[str, float] | None, evaluate_every: int, per_client: bool) -> None:
-    """A target is one that this run can measure."""
+def check_target(
+    sim: Simulation, target: Mapping[str, float] | None, evaluate_every: int, evaluated: Evaluated
+) -> None:
+    """A target is one that this run can measure, and so is a training set that is to be evaluated."""
     metric = metric_of(sim.settings.loss)
     sets = [
         name for name, part in (("test", sim.fed.test), ("validation", validation_rows(sim.fed))) if part is not None
     ]
     tested = {f"{part}_{name}" for part in sets for name in ("loss", metric)}
-    spread = {f"client_{metric}_{part}" for part in ("mean", "p10", "p90")} if per_client else set()
+    spread = {f"client_{metric}_{part}" for part in ("mean", "p10", "p90")} if evaluated.per_client else set()
     for name in target or ():
         if name != "train_loss" and name not in tested | spread:
             known = ", ".join(["train_loss", *sorted(tested | spread)])

@@ -21,14 +21,14 @@ from .compression import Compression
 from .data import Federation
 from .devices import Devices, find_devices, written
 from .exchange import Exchange
-from .hooks import Evaluating, Hooked, Saving, Showing, Target, Writing
+from .hooks import Evaluated, Evaluating, Hooked, Saving, Showing, Target, Writing
 from .losses import Loss
 from .packing import Packing
 from .plan import RoundPlan, Tuning
 from .plan.round import Clocked
 from .privacy import Privacy
 from .record import costs
-from .record.evaluate import Evaluator, evaluation_visit, metric_of, validation_rows
+from .record.evaluate import Evaluator, evaluation_visit, metric_of, training_rows, validation_rows
 from .record.history import ROOMS, History, Row, finite, training_columns
 from .rooms import Room, make_aggregator, make_exchanger, make_ledger, make_planner, make_tuner
 from .run import check_target, end_of_run, run_rounds
@@ -246,7 +246,7 @@ class Simulation:
         )
 
     def _row(self, plan: RoundPlan, outcome: Outcome, aggregate: Aggregate, moved: bool, tuning: Tuning) -> Row:
-        row: Row = {"round": plan.round + 1, **training_columns(outcome, aggregate)}
+        row: Row = {"round": plan.round + 1, **training_columns(plan, outcome, aggregate)}
         row |= {"changed": moved, "server_lr": plan.server_lr}
         downloads = len(plan) if plan.downloads is None else plan.downloads
         row["bytes_down"] = self._costs.bytes_down * downloads
@@ -266,6 +266,7 @@ class Simulation:
         until_clock: float | None = None,
         flush: bool = False,
         evaluate_every: int = 10,
+        evaluate_training: bool = False,
         per_client: bool = False,
         target: Mapping[str, float] | None = None,
         checkpoint: str | Path | None = None,
@@ -283,23 +284,25 @@ class Simulation:
         then be left out. A run with a `target_epsilon` of privacy ends before the round that would exceed it.
 
         The test set is evaluated after every `evaluate_every`-th round and after the last (0: never), with
-        `per_client` also the spread over clients. `target`, such as ``{"test_accuracy": 0.86}``, ends the run once it
-        is reached. `checkpoint` is a directory that gets one every `checkpoint_every` rounds, at the end, and on
-        Ctrl-C; the last `keep` and the best stay. `log` is a file of JSON lines, `tensorboard` a directory of events.
-        `progress` False silences the bar (on a terminal) or the lines (elsewhere). `hooks` (``ff.hooks.Hook``) are told
-        of every round once it is evaluated, and may end the run.
+        `evaluate_training` also all training examples (trainset_loss and so on; train_loss is what clients saw while
+        they trained), with `per_client` also the spread over clients. `target`, such as ``{"test_accuracy": 0.86}``,
+        ends the run once it is reached. `checkpoint` is a directory that gets one every `checkpoint_every` rounds, at
+        the end, and on Ctrl-C; the last `keep` and the best stay. `log` is a file of JSON lines, `tensorboard` a
+        directory of events. `progress` False silences the bar (on a terminal) or the lines (elsewhere). `hooks`
+        (``ff.hooks.Hook``) are told of every round once it is evaluated, and may end the run.
         """
         end = end_of_run(self, rounds, until, until_clock, flush)
         for name, value in (("evaluate_every", evaluate_every), ("checkpoint_every", checkpoint_every), ("keep", keep)):
             if isinstance(value, bool) or not isinstance(value, int) or value < (0 if name == "evaluate_every" else 1):
                 raise ValueError(f"{name}: must be a whole number >= {int(name != 'evaluate_every')}, got {value!r}")
-        check_target(self, target, evaluate_every, per_client)
+        evaluated = Evaluated(evaluate_training, per_client)
+        check_target(self, target, evaluate_every, evaluated)
         for hook in hooks:
             if not isinstance(hook, Hooked):
                 raise TypeError(f"hooks: must have the methods of fastfed.hooks.Hook, got {hook!r}")
         if checkpoint:
             self.saved.claim(checkpoint, self.round)
-        all_hooks: list[Hooked] = [Evaluating(evaluate_every, per_client, end.rounds), Target(target or {}), *hooks]
+        all_hooks: list[Hooked] = [Evaluating(evaluate_every, evaluated, end.rounds), Target(target or {}), *hooks]
         all_hooks += [Writing(log, tensorboard), Showing(progress, end.known_rounds)]
         all_hooks += [Saving(checkpoint, checkpoint_every, keep)] if checkpoint else []
         run_rounds(self, end, all_hooks)
@@ -310,10 +313,11 @@ class Simulation:
         """The column that says how good the model is."""
         return f"test_{metric_of(self.settings.loss)}"
 
-    def evaluate(self, *, per_client: bool = False) -> dict[str, float]:
+    def evaluate(self, *, training: bool = False, per_client: bool = False) -> dict[str, float]:
         """The global model on the test set: test_loss and test_accuracy, test_recall_at_5 or test_mse; the same on the
         validation set, where the data has one (``ff.data.hold_out``), as validation_loss and so on.
 
+        With `training`, also over all training examples: trainset_loss and so on.
         With `per_client`, also the metric's mean, 10th and 90th percentile over the clients that have examples (at most
         1,000, spread over all), on their test examples where the data has any, else on their training examples; their
         names begin with client_.
@@ -322,10 +326,13 @@ class Simulation:
         if self.fed.test is not None:
             metrics = self._evaluator.evaluate(self.params, self.fed.test)
             found |= {f"test_{name}": value for name, value in metrics.items()}
-        held = validation_rows(self.fed)
-        if held is not None:
-            metrics = self._evaluator.evaluate(self.params, self.fed.examples, held)
-            found |= {f"validation_{name}": value for name, value in metrics.items()}
+        for part, rows in (
+            ("validation", validation_rows(self.fed)),
+            ("trainset", training_rows(self.fed) if training else None),
+        ):
+            if rows is not None:
+                metrics = self._evaluator.evaluate(self.params, self.fed.examples, rows)
+                found |= {f"{part}_{name}": value for name, value in metrics.items()}
         if per_client:
             metrics = self._evaluator.per_client(self.params, evaluation_visit(self.fed))
             found |= {f"client_{name}": value for name, value in metrics.items()}

@@ -23,6 +23,7 @@ from .loaders.tff import federated_cifar100, federated_emnist, federated_shakesp
 from .partition import dirichlet, iid, natural, pachinko
 from .partition_file import load_partition, save_partition
 from .picture import draw_partition
+from .pooled import pooled
 from .store import Examples, Inputs, Pixels, Sparse
 from .validation import hold_out
 
@@ -58,6 +59,7 @@ __all__ = [
     "natural",
     "open_store",
     "pachinko",
+    "pooled",
     "qmnist",
     "save_partition",
     "save_store",

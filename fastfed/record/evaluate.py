@@ -216,6 +216,14 @@ def validation_rows(fed: Federation) -> Tensor | None:
     return rows
 
 
+def training_rows(fed: Federation) -> Tensor:
+    """The rows of the clients' store that some client has, each once."""
+    rows = getattr(fed, "rows", None)
+    if rows is None:
+        raise ValueError(f"evaluate_training: {fed.name} makes its examples when they are asked for; there is no set")
+    return torch.as_tensor(rows).unique()
+
+
 def prior_metric(fed: Federation, loss: Loss) -> float | None:
     """The test metric of who learns nothing but how often each class is there: always the most frequent one, or always
     the five most frequent tags, of the clients' examples. What a method is worth is what it has beyond that.

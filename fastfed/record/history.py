@@ -10,10 +10,13 @@ from typing import Any
 from torch import Tensor
 
 from ..aggregate import Aggregate
+from ..plan import RoundPlan
 from ..train import Outcome
+from ..train.batches import examples_seen
 from .evaluate import higher_is_better
 
 Row = dict[str, Any]
+_OF_THOSE_WHO_COUNT = ("train_loss", "delta_norm", "delta_norm_std", "step_size", "step_size_min", "step_size_max")
 ROOMS = ("plan", "train", "aggregate", "step", "tune", "record")
 
 
@@ -21,16 +24,17 @@ ROOMS = ("plan", "train", "aggregate", "step", "tune", "record")
 class History:
     """The rows of a run, one per round, in order: dictionaries that JSON can hold.
 
-    Every row has round (counted from 1), clients, examples, steps, train_loss, delta_norm, step_size and its _min and
-    _max, counted (clients that are in the mean), skipped (clients refused), idle (clients without a step), changed
-    (whether the model moved), bytes_down and bytes_up (of the whole round; on a simulated clock of all that was sent
-    since the round before, in vain or not), client_optimizer_bytes, server_lr and seconds_<room>. Tuned runs add
-    client_lr, epochs and batch_size as used in the round; private ones clip, noise_std and the epsilon spent so far;
-    asynchronous ones age_mean, age_max and ages ([age, number of updates] each); a simulated clock adds clock (its
-    seconds), and how many updates in all so far were dropped, lost (a window closed), stale (older than max_age) and
-    discarded (later than a wave wanted). Rows of evaluated rounds have test_loss and test_accuracy, test_recall_at_5 or
-    test_mse besides, and what was asked for per client. None stands for what is not a finite number, or not there
-    because no client counted.
+    Every row has round (counted from 1), clients, examples (that they have), steps, gradients (examples in the batches
+    of their steps: one counts as often as it is looked at), train_loss, delta_norm (its mean over clients) and
+    delta_norm_std, step_size and its _min and _max, counted (clients that are in the mean), skipped (clients refused),
+    idle (clients without a step), changed (whether the model moved), bytes_down and bytes_up (of the whole round; on a
+    simulated clock of all that was sent since the round before, in vain or not), client_optimizer_bytes, server_lr and
+    seconds_<room>. Tuned runs add client_lr, epochs and batch_size as used in the round; private ones clip, noise_std
+    and the epsilon spent so far; asynchronous ones age_mean, age_max and ages ([age, number of updates] each); a
+    simulated clock adds clock (its seconds), and how many updates in all so far were dropped, lost (a window closed),
+    stale (older than max_age) and discarded (later than a wave wanted). Rows of evaluated rounds have test_loss and
+    test_accuracy, test_recall_at_5 or test_mse besides, and what was asked for per client. None stands for what is not
+    a finite number, or not there because no client counted.
     """
 
     rounds: list[Row] = field(default_factory=list)
@@ -63,6 +67,12 @@ class History:
                 return int(row["round"])
         return None
 
+    def gradients_to(self, name: str, target: float) -> int | None:
+        """As `rounds_to`, the gradients of examples that all clients have computed by then."""
+        last = self.rounds_to(name, target)
+        counts = [row["gradients"] for row in self.rounds[: last or 0] if "gradients" in row]
+        return sum(counts) if last is not None and len(counts) == last else None
+
     def without_seconds(self) -> list[Row]:
         """The rows without their timings: what two equal runs share."""
         return [{k: v for k, v in row.items() if not k.startswith("seconds")} for row in self.rounds]
@@ -75,17 +85,19 @@ def reaches(name: str, value: float | None, target: float) -> bool:
     return value >= target if higher_is_better(name) else value <= target
 
 
-def training_columns(outcome: Outcome, aggregate: Aggregate) -> Row:
+def training_columns(plan: RoundPlan, outcome: Outcome, aggregate: Aggregate) -> Row:
     """What the clients' scalars say of a round; the loss is the mean over clients that count, by examples."""
     row: Row = {"counted": aggregate.counted, "skipped": aggregate.refused, "idle": aggregate.idle}
     scalars = outcome.scalars
     examples, steps = scalars["examples"], scalars["steps"]
     row |= {"clients": len(examples), "examples": int(examples.sum()), "steps": int(steps.sum())}
+    row["gradients"] = int(examples_seen(steps.long(), examples.long(), plan.batch_size, plan.seen).sum())
     if aggregate.counted == 0:
-        return row | dict.fromkeys(("train_loss", "delta_norm", "step_size", "step_size_min", "step_size_max"))
+        return row | dict.fromkeys(_OF_THOSE_WHO_COUNT)
     counts = (steps > 0) & ~outcome.refused
     row["train_loss"] = _weighted_mean(scalars["mean_loss"][counts], examples[counts])
-    row["delta_norm"] = float(scalars["delta_norm"][counts].mean())
+    norms = scalars["delta_norm"][counts]
+    row |= {"delta_norm": float(norms.mean()), "delta_norm_std": float(norms.std(correction=0))}
     sizes = scalars["step_size"][counts]
     row |= {"step_size": float(sizes.mean()), "step_size_min": float(sizes.min()), "step_size_max": float(sizes.max())}
     return row

@@ -27,6 +27,16 @@ def steps_taken(work: RoundWork) -> Tensor:
     return torch.minimum(taken, (work.seen + work.batch_size - 1) // work.batch_size)
 
 
+def examples_seen(steps: Tensor, counts: Tensor, batch_size: int, seen: Tensor | None) -> Tensor:
+    """How many examples clients look at in all the batches of `steps` (n,) local steps: (n,) int64. `counts` (n,) are
+    their examples; `seen` (n,), where batches run on across epochs, is where they end."""
+    if seen is not None:
+        return torch.minimum(steps * batch_size, seen)
+    batches = (counts + batch_size - 1) // batch_size  # of an epoch, whose last one may be short
+    epochs = torch.where(batches > 0, steps // batches.clamp(min=1), 0)
+    return epochs * counts + torch.minimum((steps - epochs * batches) * batch_size, counts)
+
+
 class Batches:
     """The batches of the client at `position`, one per local step (counted from 0).
 

@@ -51,7 +51,11 @@ def _checked(metric: str | None, entries: list[Entry]) -> str | None:
     if metric is None or any(entry.has(metric) for entry in entries):
         return metric
     columns = dict.fromkeys(name for entry in entries for row in entry.history for name in row)
-    known = [name for name in columns if name.startswith(("test_", "validation_", "client_")) or name == "train_loss"]
+    known = [
+        name
+        for name in columns
+        if name.startswith(("test_", "validation_", "trainset_", "client_")) or name == "train_loss"
+    ]
     measured = f"there are {', '.join(known)}" if known else "they have no rounds yet"
     raise typer.BadParameter(f"no run has a column {metric!r}; {measured}", param_hint="--metric")
 
@@ -105,6 +109,7 @@ def _row(one: Summary) -> dict[str, Any]:
         "rounds": one.rounds,
         "rounds_to_target": one.reached,
         "bytes_to_target": _estimate(one.bytes_to_target),
+        "gradients_to_target": _estimate(one.gradients_to_target),
         "bytes": _estimate(one.bytes),
         "seconds": _estimate(one.seconds),
     }

@@ -31,6 +31,16 @@ DataOption = Annotated[
 ]
 
 
+Centralised = Annotated[
+    bool,
+    typer.Option(
+        "--centralised",
+        help="Train without clients instead, for comparison: the same model, data, learning rate and batch size, and as"
+        " many examples in a round, drawn from all. A dashed line in reports.",
+    ),
+]
+
+
 def run(
     file: File,
     sets: Sets = None,
@@ -40,6 +50,7 @@ def run(
     quiet: Annotated[bool, typer.Option("--quiet", help="Say nothing unless it fails.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print every round as a JSON object on a line.")] = False,
     threads: Annotated[int | None, typer.Option(min=1, help="Threads; they change no result.")] = None,
+    centralised: Centralised = False,
 ) -> None:
     """Run a configuration.
 
@@ -56,6 +67,9 @@ def run(
     given = [*(sets or ()), *([] if threads is None else [f"run.threads={threads}"])]
     config = configs.load(file, given, data or ())
     home = default_home("runs", file, data) if out is None else out
+    if centralised:
+        config = configs.centralised(config, config.federation())
+        home = home.with_name(f"{home.name}-centralised") if out is None else home
     if resume and not runs.holds_run(home):
         if not quiet:
             complain(f"{home}: holds no run to go on with; it starts from the beginning")

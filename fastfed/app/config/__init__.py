@@ -5,9 +5,20 @@ reading that gives the same run. Keys, types and defaults come from the signatur
 listed twice. Errors are `ConfigError`, a sentence per problem that begins with the dotted key.
 """
 
+from .centralised import centralised
 from .config import CHANGE_NO_RESULT, Config, load, parse
 from .errors import ConfigError
 from .schema import json_schema
 from .stand_ins import stand_in, with_data
 
-__all__ = ["CHANGE_NO_RESULT", "Config", "ConfigError", "json_schema", "load", "parse", "stand_in", "with_data"]
+__all__ = [
+    "CHANGE_NO_RESULT",
+    "Config",
+    "ConfigError",
+    "centralised",
+    "json_schema",
+    "load",
+    "parse",
+    "stand_in",
+    "with_data",
+]

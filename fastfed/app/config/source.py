@@ -12,7 +12,7 @@ import torch
 from pydantic import BaseModel
 from torch import Tensor, nn
 
-from ...data import DataError, Examples, Federation, hold_out
+from ...data import DataError, Examples, Federation, hold_out, pooled
 from ...losses import find_loss
 from ..errors import first_line
 from .errors import ConfigError, keyed, keys_in
@@ -33,6 +33,7 @@ from .options import (
 )
 
 _DEALT = "data"  # the argument of a partition that is what a loader gives
+POOLED = "pooled"  # the key of [data] that puts all clients' examples together
 # The keys of [data] that hold examples out, and the arguments of `hold_out` that they are; the first asks for it.
 _VALIDATION = {"validation": "share", "validation_of": "of", "validation_seed": "seed"}
 
@@ -61,11 +62,12 @@ class Source:
 @dataclass(frozen=True)
 class Data:
     """A loader, the partition that deals what it loads (None where it loads clients), and what is held out of that to
-    choose settings by (None: nothing)."""
+    choose settings by (None: nothing). `is_pooled`: one client has all that is left."""
 
     loader: Source
     partition: Source | None
     validation: Source | None = None
+    is_pooled: bool = False
 
     @classmethod
     def of(cls, table: Any) -> Data:
@@ -80,11 +82,11 @@ class Data:
         _require_directory(load, loading, words)
         require(load, "data", loading, words)
         loader = Source(str(table["name"]), load, loading)
-        held = _validation_of(given)
+        held, is_pooled = _validation_of(given), given.get(POOLED) is True
         if deal is None:
-            return cls(loader, None, held)
+            return cls(loader, None, held, is_pooled)
         require(deal, "data", {_DEALT: None, **dealing}, words)
-        return cls(loader, Source(str(table["partition"]), deal, dealing), held)
+        return cls(loader, Source(str(table["partition"]), deal, dealing), held, is_pooled)
 
     def make(self) -> Federation:
         """Loads and deals."""
@@ -92,6 +94,7 @@ class Data:
             made = self.loader.make()
             fed: Federation = made if self.partition is None else self.partition.make(data=made)
             fed = fed if self.validation is None else self.validation.make(fed=fed)
+            fed = pooled(fed) if self.is_pooled else fed
         except DataError as error:
             raise ConfigError(f"data: {error}") from error
         except (ValueError, TypeError) as error:
@@ -100,10 +103,11 @@ class Data:
         return fed
 
     def written(self) -> dict[str, Any]:
-        """The table, every key with its value; of a validation set only where there is one."""
+        """The table, every key with its value; those of a validation set and of a pool only where there is one."""
         loading = self.loader.arguments()
         held = {} if self.validation is None else self.validation.arguments()
-        kept = {key: held[name] for key, name in _VALIDATION.items() if name in held}
+        kept: dict[str, Any] = {key: held[name] for key, name in _VALIDATION.items() if name in held}
+        kept |= {POOLED: True} if self.is_pooled else {}
         if self.partition is None:
             return {"name": self.loader.name, **loading, **kept}
         dealing = self.partition.arguments()
@@ -167,7 +171,8 @@ def _data_keys(load: Callable[..., Any], deal: Callable[..., Any] | None) -> dic
         keys["partition"] = str
         keys |= {name: argument for name, argument in arguments_of(deal).items() if name != _DEALT}
     held = {**arguments_of(hold_out), "share": Argument("share", float, NO_DEFAULT)}  # nothing is held out by itself
-    return keys | {key: replace(held[name], name=key) for key, name in _VALIDATION.items()}
+    keys |= {key: replace(held[name], name=key) for key, name in _VALIDATION.items()}
+    return keys | {POOLED: Argument(POOLED, bool, False)}
 
 
 def data_models() -> list[type[BaseModel]]:

@@ -18,6 +18,7 @@ _SPELLINGS = (
 )
 _SPELT = {re.sub(r"\W", "", name).lower(): name for name in _SPELLINGS.split()} | {"clientcentric": "Client-centric"}
 _METRICS = ("test_accuracy", "test_recall_at_5", "test_mse", "test_loss", "train_loss")
+SOLID = 8  # styles of lines, from 0 on, that have no dashes: as many as there are colours
 MISSING = "\N{EN DASH}"  # in place of a value that is not there
 
 
@@ -46,6 +47,12 @@ class Entry:
     def seed(self) -> int | None:
         seed = self.info.get("seed", self.config.get("seed"))
         return seed if isinstance(seed, int) else None
+
+    @property
+    def is_centralised(self) -> bool:
+        """Whether it was trained without clients."""
+        data = self.config.get("data")
+        return isinstance(data, Mapping) and data.get("pooled") is True
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -90,7 +97,16 @@ def group(entries: Sequence[Entry]) -> list[Group]:
         if seeds not in alike or len(alike[seeds].history) <= len(entry.history):
             alike[seeds] = entry
     sets = [tuple(one.values()) for one in found.values()]
-    return [Group(label, style, one) for style, (label, one) in enumerate(zip(_labels(sets), sets, strict=True))]
+    return [Group(*of_group) for of_group in zip(_labels(sets), _styles(sets), sets, strict=True)]
+
+
+def _styles(sets: Sequence[tuple[Entry, ...]]) -> list[int]:
+    """0, 1, 2 ... in order, the first eight of them solid lines; training without clients is always dashed."""
+    federated = [place for place, one in enumerate(sets) if not one[0].is_centralised]
+    styles = {place: style for style, place in enumerate(federated)}
+    dashed = max(SOLID, -(-len(federated) // SOLID) * SOLID)
+    others = [place for place in range(len(sets)) if place not in styles]
+    return [styles[place] if place in styles else dashed + others.index(place) for place in range(len(sets))]
 
 
 def differing(entries: Iterable[Entry]) -> dict[str, list[Any]]:

@@ -27,6 +27,7 @@ class Summary:
     ended_well: int
     reached: list[int | None]
     bytes_to_target: Estimate | None  # of the runs that reach it, where all do
+    gradients_to_target: Estimate | None  # as well; None too where a run's rows do not tell
     bytes: Estimate
     seconds: Estimate | None
     status: str
@@ -119,6 +120,8 @@ def _summary(group: Group, metric: str | None, target: float | None) -> Summary:
     finals = [] if metric is None else final_values(group, metric)
     reached = [history.rounds_to(metric, target) if metric and target is not None else None for history in histories]
     sent = [float(bytes_of(h, until)) for h, until in zip(histories, reached, strict=True) if until is not None]
+    known = [h.gradients_to(metric, target) for h in histories] if metric and target is not None else []
+    gradients = [float(number) for number in known if number is not None]
     seconds = [value for entry in group.entries if (value := seconds_of(entry)) is not None]
     return Summary(
         group=group,
@@ -128,6 +131,7 @@ def _summary(group: Group, metric: str | None, target: float | None) -> Summary:
         ended_well=len(finals),
         reached=reached,
         bytes_to_target=_estimated(sent) if len(sent) == len(histories) else None,
+        gradients_to_target=_estimated(gradients) if len(gradients) == len(histories) else None,
         bytes=estimate([float(bytes_of(history)) for history in histories]),
         seconds=_estimated(seconds),
         status=_status(group),

@@ -39,6 +39,7 @@ def results(summaries: Sequence[Summary], metric: str | None, target: float | No
         f"best {name}": [_estimate(metric or "", one.best) for one in order],
         f"rounds to {goal}": [Cell(rounds_to(one), _mean(one.rounds_to)) for one in order],
         f"{unit} to {goal}": _numbers([one.bytes_to_target for one in order], size),
+        f"gradients to {goal}": _counts([one.gradients_to_target for one in order]),
         "rounds": [_rounds(one) for one in order],
         f"{unit} sent": _numbers([one.bytes for one in order], size),
         "seconds": _numbers([one.seconds for one in order]),
@@ -48,12 +49,13 @@ def results(summaries: Sequence[Summary], metric: str | None, target: float | No
         del columns["seeds"]
     if target is None:
         del columns[f"rounds to {goal}"], columns[f"{unit} to {goal}"]
+    if target is None or all(one.gradients_to_target is None for one in order):
+        del columns[f"gradients to {goal}"]
     better = metric is None or higher_is_better(metric)
     rows = [list(row) for row in zip(*columns.values(), strict=True)]
     grid = Grid(list(columns), [*rows, *_prior(order, metric, list(columns), f"final {name}")], "sortable", "results")
-    return grid.marked(
-        {f"final {name}": better, f"best {name}": better, f"rounds to {goal}": False, f"{unit} to {goal}": False}
-    )
+    less = [f"{what} to {goal}" for what in ("rounds", unit, "gradients")]
+    return grid.marked({f"final {name}": better, f"best {name}": better, **dict.fromkeys(less, False)})
 
 
 def _prior(order: Sequence[Summary], metric: str | None, heads: Sequence[str], final: str) -> list[list[Cell]]:
@@ -225,6 +227,16 @@ def _estimate(metric: str, one: Estimate | None) -> Cell:
 def _numbers(column: Sequence[Estimate | None], size: float = 1.0) -> list[Cell]:
     means = [None if one is None else one.mean / size for one in column]
     return [Cell(text, value) for text, value in zip(column_of(means), means, strict=True)]
+
+
+def _counts(column: Sequence[Estimate | None]) -> list[Cell]:
+    """Large whole numbers, to three digits: 1.23M."""
+    units = ((1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))
+    cells = []
+    for one in column:
+        size, unit = next(((s, u) for s, u in units if one is not None and one.mean >= s), units[-1])
+        cells.append(Cell(MISSING if one is None else f"{digits(one.mean / size)}{unit}", _mean(one)))
+    return cells
 
 
 def _mean(one: Estimate | None) -> float | None:

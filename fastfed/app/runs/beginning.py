@@ -90,6 +90,8 @@ def _method(config: Config) -> str:
     if config.method is not None:
         return config.method
     tables = config.resolved()
+    if config.data.is_pooled:
+        return f"centralised {tables['client']['rule']}"
     return f"{tables['server']['rule']} server, {tables['client']['rule']} clients"
 
 

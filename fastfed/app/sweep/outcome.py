@@ -35,6 +35,7 @@ class PointOutcome:
     prior: float | None = None
     rounds: int = 0
     bytes: int = 0
+    gradients: int | None = None
     seconds: float = 0.0
     curve: list[tuple[int, float | None]] = field(default_factory=list, repr=False)
 
@@ -62,6 +63,7 @@ def look(point: Point, home: Path, spec: Spec, until: int | None = None) -> Poin
         prior=run.info.get("prior") if name == run.metric else None,
         rounds=len(history),
         bytes=bytes_of(history),
+        gradients=None if any("gradients" not in row for row in history) else sum(row["gradients"] for row in history),
         seconds=float(run.info["seconds"]),
         curve=[(int(row["round"]), row[name]) for row in history if name in row],
     )

@@ -144,6 +144,7 @@ def _check_column(option: str, column: str, config: Config) -> None:
     name = metric_of(run["loss"])
     spread = [f"client_{name}_{part}" for part in ("mean", "p10", "p90")] if run["per_client"] else []
     parts = ["test", *(["validation"] if config.data.validation is not None else [])]
+    parts += ["trainset"] if run["evaluate_training"] else []
     tested = [f"{part}_{one}" for part in parts for one in ("loss", name)]
     known = list(dict.fromkeys([TRAIN_LOSS, *([*tested, *spread] if run["evaluate_every"] else [])]))
     if column not in known:

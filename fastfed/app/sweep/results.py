@@ -36,6 +36,7 @@ def _row(swept: SweepOutcome, one: PointOutcome) -> dict[str, Any]:
         "choice": one.choice,
         "rounds": one.rounds,
         "bytes": one.bytes,
+        "gradients": one.gradients,
         "seconds": one.seconds,
         "error": one.error,
     }

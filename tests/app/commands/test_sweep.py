@@ -57,7 +57,7 @@ def test_results_are_those_of_the_runs(said: Result, place: Path) -> None:
     assert len(table) == 8
     assert list(table[0]) == [
         "point", "client.lr", "server.lr", "seed", "status", "metric", "value", "best", "select", "choice", "rounds",
-        "bytes", "seconds", "error",
+        "bytes", "gradients", "seconds", "error",
     ]  # fmt: skip
     for row in table:
         run = runs.read(place / "out" / "points" / row["point"])
