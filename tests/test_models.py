@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -58,9 +59,47 @@ def test_dropout_as_in_the_papers() -> None:
     assert dropouts(models.emnist_cnn(dropout=False)) == dropouts(models.fmnist_cnn(dropout=False)) == [0, 0]
 
 
-def test_first_relu_of_emnist_cnn() -> None:
-    activations = [type(models.emnist_cnn(first_relu=relu)[1]) for relu in (False, True)]
-    assert activations == [nn.Identity, nn.ReLU]
+def literal_emnist_cnn(weights: dict[str, Tensor], x: Tensor, relus: set[str]) -> Tensor:
+    """AFO Table 4 row by row, dropout off, with a ReLU after the layers of these names."""
+
+    def after(name: str, value: Tensor) -> Tensor:
+        return value.clamp(min=0) if name in relus else value
+
+    def convolved(x: Tensor, layer: str) -> Tensor:
+        windows = x.unfold(2, 3, 1).unfold(3, 3, 1)  # (n, channels, height, width, 3, 3)
+        products = torch.einsum("nchwij,ocij->nohw", windows, weights[f"{layer}.weight"])
+        return products + weights[f"{layer}.bias"][:, None, None]
+
+    x = after("first", convolved(x, "0"))
+    x = after("second", convolved(x, "2"))
+    x = x.unfold(2, 2, 2).unfold(3, 2, 2).amax((4, 5)).reshape(len(x), 9216)
+    x = after("dense", x @ weights["7.weight"].T + weights["7.bias"])
+    return x @ weights["10.weight"].T + weights["10.bias"]
+
+
+@pytest.mark.parametrize(
+    ("given", "relus"),
+    [
+        ({}, {"second"}),  # the paper's table
+        ({"activations": "code"}, {"first", "second", "dense"}),
+        ({"first_relu": True}, {"first", "second"}),
+        ({"dense_relu": True}, {"second", "dense"}),
+        ({"activations": "code", "first_relu": False, "dense_relu": False}, {"second"}),
+    ],
+    ids=str,
+)
+def test_activations_of_emnist_cnn(given: dict[str, Any], relus: set[str]) -> None:
+    torch.manual_seed(0)
+    model = models.emnist_cnn(**given).double().eval()
+    x = torch.randn(3, 1, 28, 28, dtype=torch.float64)
+    with torch.no_grad():
+        torch.testing.assert_close(model(x), literal_emnist_cnn(dict(model.named_parameters()), x, relus))
+    assert sum(p.numel() for p in model.parameters()) == 1_206_590
+
+
+def test_emnist_cnn_refuses_other_activations() -> None:
+    with pytest.raises(ValueError, match="activations: must be 'paper' or 'code', got 'relu'"):
+        models.emnist_cnn(activations="relu")  # type: ignore[arg-type]
 
 
 def test_group_norm_groups_and_strides() -> None:

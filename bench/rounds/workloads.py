@@ -132,7 +132,7 @@ WORKLOADS: dict[str, Workload] = {
         ),
         Workload(
             "W3", "EMNIST CNN without dropout", 100, 100, 20,
-            partial(models.emnist_cnn, dropout=False), "cross_entropy",
+            partial(models.emnist_cnn, dropout=False, dense_relu=True), "cross_entropy",
             partial(synthetic.pictures, channels=1, side=28, classes=62),
             {"plain": Peer(20), "vmap": Peer(skipped=_TOO_SLOW), "chunked vmap": Peer(6, chunks=(2, 6))},
         ),

@@ -24,6 +24,8 @@ def _before(function: str, given: Mapping[str, Any]) -> dict[str, Any]:
         return {"form": "paper"}
     if function in ("data.stack_overflow_nwp", "data.stack_overflow_tags"):
         return {"seed": None}
+    if function == "models.emnist_cnn":
+        return {"dense_relu": True}
     found: dict[str, Any] = {"from_first": True} if function.startswith("clients.") and given.get("warmup") else {}
     if function == "clients.SPS":
         found["eps"] = 0.0
@@ -78,8 +80,11 @@ def remembered(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, 
     def wrapper(*args: _Arguments.args, **kwargs: _Arguments.kwargs) -> _Result:
         result = function(*args, **kwargs)
         given = signature.bind(*args, **kwargs).arguments
+        name = f"{public}.{function.__name__}"
+        # A default that was another one once is written down: a recipe without it is of that time.
+        changed = {key: signature.parameters[key].default for key in _before(name, given) if key not in given}
         try:
-            recipe: Recipe | None = Recipe(f"{public}.{function.__name__}", _arguments(signature, given))
+            recipe: Recipe | None = Recipe(name, _arguments(signature, {**given, **changed}))
         except NoRecipe:
             recipe = None
         return _attach(result, recipe)

@@ -6,6 +6,7 @@ import errno
 import json
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -261,6 +262,24 @@ def test_another_configuration_is_no_resumption(whole: Path) -> None:
     ):
         runs.execute(configured(seed=9), whole, resume=True, progress=False)
     assert contents(whole) == before
+
+
+def test_a_run_from_before_the_papers_activations_has_its_relu(whole: Path) -> None:
+    """An EMNIST CNN had a ReLU after its dense layer before there was a key for it: only a file with that goes on."""
+
+    def asked(**model: Any) -> config.Config:
+        own = {"rounds": ROUNDS, "cohort": 4, "evaluate_every": 2, "checkpoint_every": 2, "seed": 1}
+        return config.parse(tables(name="small", run=own, model={"name": "emnist_cnn", **model}))
+
+    run = runs.read(whole)
+    for first_relu in (False, True):
+        formerly = {"name": "emnist_cnn", "classes": 62, "dropout": True, "first_relu": first_relu}
+        before = replace(run, config={**run.config, "model": formerly})
+        first = {"first_relu": True} if first_relu else {}
+        assert runs.difference_from(before, asked(dense_relu=True, **first)) is None
+        difference = runs.difference_from(before, asked(**first))
+        assert difference is not None
+        assert "model.dense_relu: the run" in difference
 
 
 def test_resuming_where_there_is_nothing_begins(tmp_path: Path) -> None:

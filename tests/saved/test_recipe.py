@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -37,8 +38,20 @@ def test_models_remember_how_they_were_made() -> None:
     assert recipe == Recipe("models.mlp", {"*": (6, 5, 4)})
     assert str(Recipe.from_json(json.loads(json.dumps(recipe.json()))).make()) == str(model)
     assert recipe_of(ff.models.emnist_cnn(62, dropout=False)) == Recipe(
-        "models.emnist_cnn", {"classes": 62, "dropout": False}
+        "models.emnist_cnn", {"classes": 62, "dropout": False, "dense_relu": None}
     )
+
+
+@pytest.mark.parametrize("given", [{}, {"activations": "code"}, {"first_relu": True}], ids=str)
+def test_a_default_that_was_another_one_is_written_down(given: dict[str, Any]) -> None:
+    """A recipe of the EMNIST CNN from before it had the paper's activations keeps its ReLU, a new one has none."""
+    model = ff.models.emnist_cnn(**given)
+    recipe = recipe_of(model)
+    assert recipe is not None
+    assert str(Recipe.from_json(json.loads(json.dumps(recipe.json()))).make()) == str(model)
+    formerly = Recipe("models.emnist_cnn", given).make()
+    assert isinstance(formerly[8], torch.nn.ReLU)
+    assert str(formerly) == str(ff.models.emnist_cnn(**{**given, "dense_relu": True}))
 
 
 def test_a_federation_remembers_its_data_too() -> None:

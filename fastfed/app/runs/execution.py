@@ -95,7 +95,7 @@ def _told(run: Run) -> dict[str, Any]:
 def _with_former_meanings(tables: Mapping[str, Any]) -> dict[str, Any]:
     """Tables of a run that may be older than some keys: where such a key's default is not what was done then, it says
     what was done (``saved/recipe.py`` does the same for checkpoints)."""
-    client, tuner, data = (dict(tables.get(name, {})) for name in ("client", "tuner", "data"))
+    client, tuner, data, model = (dict(tables.get(name, {})) for name in ("client", "tuner", "data", "model"))
     if client.get("warmup"):
         client.setdefault("from_first", True)
     starts = tables.get("exchange", {}).get("kind") == "preconditioner" or client.get("v0", NONE) != NONE
@@ -107,7 +107,9 @@ def _with_former_meanings(tables: Mapping[str, Any]) -> dict[str, Any]:
         tuner.setdefault("form", "paper")
     if data.get("name") in ("stack_overflow_nwp", "stack_overflow_tags"):
         data.setdefault("seed", NONE)
-    changed = {"client": client, "tuner": tuner, "data": data}
+    if model.get("name") == "emnist_cnn" and "activations" not in model:
+        model |= {"activations": "paper", "dense_relu": True, "first_relu": model.get("first_relu") or NONE}
+    changed = {"client": client, "tuner": tuner, "data": data, "model": model}
     return {**tables, **{name: table for name, table in changed.items() if table}}
 
 
