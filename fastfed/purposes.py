@@ -23,4 +23,5 @@ class Purpose(IntEnum):
     EVENTS = 9
     FLEET = 10
     COMPRESSION = 11
+    AUGMENT = 12
     DROPOUT = 1 << 16

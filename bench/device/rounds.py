@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from ... import models
 from ...clients import SGD, SM3, Adam, Client, DeltaSGD
-from ...data import Examples, Federated, Pixels
+from ...data import Augment, Examples, Federated, Pixels
 from ...packing import Packing
 from ...server import ServerModel
 from ...simulation import Simulation
@@ -77,6 +77,14 @@ def _next_characters(n: int) -> Examples:
     return Examples(examples.inputs, examples.targets[:, -1].contiguous())
 
 
+def _crops(n: int, standardise: bool) -> Examples:
+    g = torch.Generator().manual_seed(1)
+    images = torch.randint(256, (n, 3, 32, 32), dtype=torch.uint8, generator=g)
+    return Examples(Pixels(images, augment=Augment(24, True, standardise)), torch.randint(10, (n,), generator=g))
+
+
+_of_crops = partial(models.softmax_regression, 3 * 24 * 24, 10)
+
 LAYERS: dict[str, Workload] = {
     workload.name: workload
     for workload in (
@@ -90,6 +98,14 @@ LAYERS: dict[str, Workload] = {
         ),
         Workload(
             "next", "the last output of an LSTM", 100, 40, 20, _NextCharacter, "cross_entropy", _next_characters
+        ),
+        Workload(
+            "crops", "images cut out and flipped", 100, 40, 20,
+            _of_crops, "cross_entropy", partial(_crops, standardise=False),
+        ),
+        Workload(
+            "standardised crops", "the same, less their means", 100, 40, 20,
+            _of_crops, "cross_entropy", partial(_crops, standardise=True),
         ),
         Workload("tied", "a layer used twice", 100, 40, 20, _tied, "cross_entropy", synthetic.digits),
         WORKLOADS["AE"],

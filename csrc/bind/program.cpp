@@ -64,6 +64,18 @@ SparseRows sparse_rows(const py::dict& rows, Size count, Size width, const char*
           data<float>(rows["values"], name, entries)};
 }
 
+// The numbers of a stored image, of which the program's input may be a part.
+Size read_augment(const py::dict& given, const Shape& input, Augment& augment) {
+  if (given["augment"].is_none()) return input.size();
+  const py::dict asked = given["augment"];
+  augment = {asked["height"].cast<Size>(), asked["width"].cast<Size>(), asked["flip"].cast<bool>(),
+             asked["standardise"].cast<bool>()};
+  FF_REQUIRE(input.kind == Kind::kImage, "augment", "for images");
+  FF_REQUIRE(augment.height >= input.height && augment.width >= input.width && input.height > 0, "augment",
+             "of images that are at least as large as the program's input");
+  return input.channels * augment.height * augment.width;
+}
+
 Examples examples_of(const py::dict& given, const Program& program) {
   Examples e{};
   const Shape& input = program.values().front();
@@ -77,7 +89,7 @@ Examples examples_of(const py::dict& given, const Program& program) {
     e.inputs = data<Size>(inputs, "inputs", e.count * input.rows);
   } else if (tensor(inputs, "inputs").scalar_type() == at::kByte) {
     e.input_kind = InputKind::kBytes;
-    e.inputs = data<std::uint8_t>(inputs, "inputs", e.count * input.size());
+    e.inputs = data<std::uint8_t>(inputs, "inputs", e.count * read_augment(given, input, e.augment));
     const Size channels = input.kind == Kind::kImage ? input.channels : 1;
     const float* values = data<float>(given["byte_values"], "byte_values", channels * 256);
     e.byte_values.assign(values, values + channels * 256);
@@ -185,6 +197,7 @@ Round round_of(const py::dict& given, const Program& program) {
   r.corrections = data_or_null<float>(given["corrections"], "corrections", r.clients * d);
   r.contrast = contrast_of(given["contrast"], r.clients, program);
   r.shuffle = key_of(given["shuffle"]);
+  r.augment = key_of(given["augment"]);
   for (py::handle key : given["dropout"].cast<py::list>()) r.dropout.push_back(key_of(key.cast<py::tuple>()));
   r.round = given["round"].cast<Word>();
   r.weights = data<double>(given["weights"], "weights", r.clients);

@@ -2,6 +2,8 @@
 #include "engine/batches.h"
 
 #include <algorithm>
+#include <array>
+#include <cmath>
 #include <stdexcept>
 #include <string>
 
@@ -9,6 +11,38 @@
 #include "simd/loops.h"
 
 namespace fastfed {
+namespace {
+
+// Part of a stored image: `channels` planes, `plane` bytes apart, of which lines `pitch` bytes apart are seen.
+struct Crop {
+  const std::uint8_t* corner;
+  Size channels, height, width, plane, pitch;
+  const std::uint8_t* line(Size channel, Size y) const { return corner + channel * plane + y * pitch; }
+};
+
+// What the crop's bytes stand for when it is standardised: (n b - sum) / sqrt(max(n squares - sum^2, n)). Only root and
+// quotient are rounded.
+std::array<float, 256> standardised_bytes(const Crop& crop) {
+  Size sum = 0, squares = 0;
+  for (Size c = 0; c < crop.channels; ++c)
+    for (Size y = 0; y < crop.height; ++y) {
+      const std::uint8_t* line = crop.line(c, y);
+      for (Size x = 0; x < crop.width; ++x) {
+        sum += line[x];
+        squares += Size(line[x]) * line[x];
+      }
+    }
+  const Size n = crop.channels * crop.height * crop.width;
+  const float root = float(std::sqrt(double(std::max(n * squares - sum * sum, n))));
+  std::array<float, 256> values;
+  for (Size b = 0; b < 256; ++b) values[std::size_t(b)] = float(n * b - sum) / root;
+  return values;
+}
+
+// One of the whole numbers below `count`, by a random word.
+Size below(Size count, Word word) { return Size((Wide(word) * Wide(count)) >> 32); }
+
+}  // namespace
 
 Batches::Batches(const Program& program, Size batch)
     : program_(program), batch_(batch), rows_(static_cast<std::size_t>(batch)) {
@@ -57,6 +91,7 @@ Size Batches::choose_rows(Size step) {
       rows_[std::size_t(p - step * size)] = mine[order_[std::size_t(p % n)]];
     }
     epoch_ = step * size / n;
+    first_ = step * size;
     return end - step * size;
   }
   const Size per_epoch = (n + size - 1) / size;
@@ -64,20 +99,21 @@ Size Batches::choose_rows(Size step) {
   order_of(epoch_);
   const Size begin = step % per_epoch * size, count = std::min(size, n - begin);
   for (Size i = 0; i < count; ++i) rows_[std::size_t(i)] = mine[order_[std::size_t(begin + i)]];
+  first_ = epoch_ * n + begin;
   return count;
 }
 
 void Batches::gather(Size step, Frame& frame) {
   frame.batch = choose_rows(step);
   frame.step = Word(step);
-  gather_inputs(frame);
+  gather_inputs(frame, true);
   gather_targets(frame.batch);
 }
 
 void Batches::gather(const Size* rows, Size count, Frame& frame) {
   std::copy(rows, rows + count, rows_.begin());
   frame.batch = count;
-  gather_inputs(frame);
+  gather_inputs(frame, false);
 }
 
 // Torch's (channels, pixels) to ours (pixels, channels).
@@ -101,6 +137,42 @@ void Batches::gather_bytes(Size row, float* to) const {
   }
 }
 
+// A function of (seed, round, client, stream position) alone: no batch size, thread or order of clients changes it.
+Batches::View Batches::view_at(Size stream_position) const {
+  const Augment& augment = examples_->augment;
+  const Shape& shape = program_.values().front();
+  const Words counter{
+      {Word(stream_position), Word(stream_position >> 32), Word(round_->ids[position_]), round_->round}};
+  const Words drawn = philox(counter, round_->augment.key0, round_->augment.key1);
+  return {below(augment.height - shape.height + 1, drawn.w[0]), below(augment.width - shape.width + 1, drawn.w[1]),
+          augment.flip && drawn.w[2] >> 31 == 1};
+}
+
+Batches::View Batches::middle_view() const {
+  const Shape& shape = program_.values().front();
+  return {(examples_->augment.height - shape.height) / 2, (examples_->augment.width - shape.width) / 2, false};
+}
+
+void Batches::gather_augmented(Size row, const View& view, float* to) const {
+  const Augment& augment = examples_->augment;
+  const Shape& shape = program_.values().front();
+  const Size plane = augment.height * augment.width;
+  const std::uint8_t* image = static_cast<const std::uint8_t*>(examples_->inputs) + row * shape.channels * plane;
+  const Crop crop{
+      image + view.top * augment.width + view.left, shape.channels, shape.height, shape.width, plane, augment.width};
+  std::array<float, 256> own;
+  if (augment.standardise) own = standardised_bytes(crop);
+  for (Size c = 0; c < crop.channels; ++c) {
+    const float* value = augment.standardise ? own.data() : examples_->byte_values.data() + c * 256;
+    for (Size y = 0; y < crop.height; ++y) {
+      const std::uint8_t* line = crop.line(c, y);
+      float* pixels = to + y * crop.width * crop.channels + c;
+      for (Size x = 0; x < crop.width; ++x)
+        pixels[x * crop.channels] = value[line[view.flipped ? crop.width - 1 - x : x]];
+    }
+  }
+}
+
 void Batches::gather_tokens(Size row, std::int32_t* to) const {
   const Size length = program_.values().front().rows;
   const Size* from = static_cast<const Size*>(examples_->inputs) + row * length;
@@ -112,7 +184,7 @@ void Batches::gather_tokens(Size row, std::int32_t* to) const {
   }
 }
 
-void Batches::gather_inputs(const Frame& frame) {
+void Batches::gather_inputs(const Frame& frame, bool training) {
   const Slot& slot = frame.slots[0];
   for (Size e = 0; e < frame.batch; ++e) {
     const Size row = rows_[std::size_t(e)];
@@ -122,7 +194,10 @@ void Batches::gather_inputs(const Frame& frame) {
     float* to = slot.data + e * slot.stride;
     if (examples_->input_kind == InputKind::kFloats)
       gather_floats(row, rows_[std::size_t(std::min(e + 1, frame.batch - 1))], to);
-    if (examples_->input_kind == InputKind::kBytes) gather_bytes(row, to);
+    if (examples_->input_kind == InputKind::kBytes && examples_->augment.asked())
+      gather_augmented(row, training ? view_at(first_ + e) : middle_view(), to);
+    else if (examples_->input_kind == InputKind::kBytes)
+      gather_bytes(row, to);
     if (examples_->input_kind == InputKind::kTokens)
       gather_tokens(row, tokens_.data() + e * program_.values().front().rows);
   }

@@ -32,11 +32,20 @@ class Batches {
   const SparseRows& sparse_targets() const { return examples_->sparse_targets; }
 
  private:
+  // How an image is seen: where its crop begins, and whether it is mirrored.
+  struct View {
+    Size top, left;
+    bool flipped;
+  };
+
   void order_of(Size epoch);
   Size choose_rows(Size step);
-  void gather_inputs(const Frame& frame);
+  View view_at(Size stream_position) const;
+  View middle_view() const;
+  void gather_inputs(const Frame& frame, bool training);
   void gather_floats(Size row, Size next, float* to) const;
   void gather_bytes(Size row, float* to) const;
+  void gather_augmented(Size row, const View& view, float* to) const;
   void gather_tokens(Size row, std::int32_t* to) const;
   void gather_targets(Size batch);
 
@@ -49,6 +58,7 @@ class Batches {
   std::vector<Size> rows_, order_;
 
   Size position_ = 0, epoch_ = 0, ordered_epoch_ = -1;
+  Size first_ = 0;  // stream position of the batch's first example; the others follow it
 };
 
 }  // namespace fastfed

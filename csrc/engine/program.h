@@ -19,6 +19,13 @@ namespace fastfed {
 enum class InputKind { kFloats, kBytes, kTokens, kSparse };
 enum class TargetKind { kLabels, kFloats, kSparse };
 
+// How images are changed when they are read (fastfed/data/augment.py); the program's input is what is seen of them.
+struct Augment {
+  Size height = 0, width = 0;  // of the stored images; 0: they are read as they are
+  bool flip = false, standardise = false;
+  bool asked() const { return height > 0; }
+};
+
 // The example store as the caller holds it; never copied.
 struct Examples {
   Size count;
@@ -26,6 +33,7 @@ struct Examples {
   const void* inputs;              // floats, bytes or int64 tokens: (count, ...) in torch's order
   SparseRows sparse_inputs;        // where kSparse
   std::vector<float> byte_values;  // where kBytes: (channels, 256), the number that a byte stands for
+  Augment augment;                 // where kBytes
   TargetKind target_kind;
   const void* targets;  // int64 labels or floats
   Size target_size;     // numbers per example
@@ -76,7 +84,7 @@ struct Round {
   const double* lr;
   const float* corrections;  // (clients, d)
   Contrast contrast;
-  StreamKey shuffle;
+  StreamKey shuffle, augment;
   std::vector<StreamKey> dropout;
   Word round;
   const double* weights;  // what each client's delta is multiplied by

@@ -1,6 +1,7 @@
 """Data: the flat example store that every executor reads, data sets, and how they are dealt to clients."""
 
 from .arrays import as_dataset, from_arrays, from_torch
+from .augment import Augment
 from .dataset import Dataset, Federated, Federation, Visit
 from .disk import open_store, save_store
 from .errors import DataError
@@ -28,6 +29,7 @@ from .store import Examples, Inputs, Pixels, Sparse
 from .validation import hold_out
 
 __all__ = [
+    "Augment",
     "DataError",
     "Dataset",
     "Examples",

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -22,6 +22,7 @@ from torch.utils.data import Dataset as TorchDataset
 from torch.utils.data import IterableDataset, TensorDataset
 
 from ..saved.recipe import remembered
+from .augment import Augment
 from .dataset import Dataset, Federated, deal
 from .normalise import Statistic, numbers
 from .store import Examples, Inputs, Pixels, Sparse
@@ -39,16 +40,18 @@ def from_arrays(
     name: str = "arrays",
     mean: Statistic | None = None,
     std: Statistic | None = None,
+    augment: Augment | None = None,
 ) -> Federated:
     """Rows with a client each: inputs `x`, targets `y`, and `client`, one id per row, integers or strings.
 
     Clients are numbered by their ids in ascending order (ids 0 to n-1 keep their numbers); an id's text is the
     client's name. `test` = (inputs, targets) is the server's test set. `mean` and `std` (one number, or one per
-    channel, on the scale [0, 1]) normalise uint8 images; by default bytes are only scaled to [0, 1].
+    channel, on the scale [0, 1]) normalise uint8 images; by default bytes are only scaled to [0, 1]. `augment` crops,
+    mirrors and standardises them: see `Augment`.
     """
     if client is None:
         raise TypeError("client: must hold one id per row; for rows without clients use as_dataset and a partition")
-    data = as_dataset(x, y, client=client, test=test, name=name, mean=mean, std=std)
+    data = as_dataset(x, y, client=client, test=test, name=name, mean=mean, std=std, augment=augment)
     assert data.client is not None  # it was given
     rows, offsets = deal(data.client, len(data.client_names))
     return Federated(name, data.train, rows, offsets, test=data.test, client_names=data.client_names)
@@ -63,17 +66,19 @@ def as_dataset(
     name: str = "arrays",
     mean: Statistic | None = None,
     std: Statistic | None = None,
+    augment: Augment | None = None,
 ) -> Dataset:
     """Rows to be dealt to clients by a partition (``ff.data.dirichlet`` and others), as `from_arrays` takes them.
 
     `client`, where given, makes natural clients (``ff.data.natural``).
     """
-    train = _examples(("x", x), ("y", y), mean, std)
+    seen = _Seen(mean, std, augment)
+    train = _examples(("x", x), ("y", y), seen)
     tested = None
     if test is not None:
         if not isinstance(test, Sequence) or len(test) != 2:
             raise TypeError(f"test: must be a pair (inputs, targets), got {type(test).__name__}")
-        tested = _examples(("test[0]", test[0]), ("test[1]", test[1]), mean, std)
+        tested = _examples(("test[0]", test[0]), ("test[1]", test[1]), seen)
         _check_alike(train, tested)
     if client is None:
         return Dataset(name, train, tested)
@@ -89,6 +94,7 @@ def from_torch(
     name: str = "torch",
     mean: Statistic | None = None,
     std: Statistic | None = None,
+    augment: Augment | None = None,
 ) -> Dataset:
     """A torch data set of (input, target) pairs, read once from beginning to end; `test` likewise.
 
@@ -96,13 +102,20 @@ def from_torch(
     width) uint8). Random transforms are drawn once, while reading. The other arguments are those of `as_dataset`.
     """
     x, y = _read("dataset", dataset)
-    return as_dataset(
-        x, y, client=client, test=None if test is None else _read("test", test), name=name, mean=mean, std=std
-    )
+    tested = None if test is None else _read("test", test)
+    return as_dataset(x, y, client=client, test=tested, name=name, mean=mean, std=std, augment=augment)
 
 
-def _examples(x: tuple[str, Any], y: tuple[str, Any], mean: Statistic | None, std: Statistic | None) -> Examples:
-    inputs, targets = _inputs(*x, mean, std), _targets(*y)
+class _Seen(NamedTuple):
+    """How uint8 images are read; None is as they are."""
+
+    mean: Statistic | None
+    std: Statistic | None
+    augment: Augment | None
+
+
+def _examples(x: tuple[str, Any], y: tuple[str, Any], seen: _Seen) -> Examples:
+    inputs, targets = _inputs(*x, seen), _targets(*y)
     if len(inputs) != len(targets):
         raise ValueError(f"{y[0]}: has {len(targets)} rows, {x[0]} has {len(inputs)}")
     if len(inputs) == 0:
@@ -110,18 +123,19 @@ def _examples(x: tuple[str, Any], y: tuple[str, Any], mean: Statistic | None, st
     return Examples(inputs, targets)
 
 
-def _inputs(name: str, value: Any, mean: Statistic | None, std: Statistic | None) -> Inputs:
+def _inputs(name: str, value: Any, seen: _Seen) -> Inputs:
     if _is_csr(value):
         found: Inputs = _sparse(name, value)
     else:
         tensor = _tensor(name, value)
         if tensor.dtype is torch.uint8:
-            return _pixels(name, tensor, mean, std)
+            return _pixels(name, tensor, seen)
         found = _widened(tensor)
-    for option, given in (("mean", mean), ("std", std)):
+    for option, given in seen._asdict().items():
         if given is not None:
             kind = "Sparse" if isinstance(found, Sparse) else str(found.dtype)  # type: ignore[union-attr]
-            raise ValueError(f"{option}: normalises uint8 images only, and {name} is {kind}")
+            does = "changes" if option == "augment" else "normalises"
+            raise ValueError(f"{option}: {does} uint8 images only, and {name} is {kind}")
     return found
 
 
@@ -129,7 +143,7 @@ def _targets(name: str, value: Any) -> Tensor | Sparse:
     return _sparse(name, value) if _is_csr(value) else _widened(_tensor(name, value))
 
 
-def _pixels(name: str, images: Tensor, mean: Statistic | None, std: Statistic | None) -> Pixels:
+def _pixels(name: str, images: Tensor, seen: _Seen) -> Pixels:
     shape = tuple(images.shape)
     if len(shape) not in (3, 4):
         wanted = "(n, height, width) or (n, channels, height, width); other bytes as float32 or int64"
@@ -139,8 +153,9 @@ def _pixels(name: str, images: Tensor, mean: Statistic | None, std: Statistic | 
         raise ValueError(f"{name}: uint8 images must be (n, channels, height, width), got {shape}, which {hint}")
     return Pixels(
         images if len(shape) == 4 else images.unsqueeze(1),
-        (0.0,) if mean is None else numbers("mean", mean),
-        (1.0,) if std is None else numbers("std", std),
+        (0.0,) if seen.mean is None else numbers("mean", seen.mean),
+        (1.0,) if seen.std is None else numbers("std", seen.std),
+        seen.augment,
     )
 
 

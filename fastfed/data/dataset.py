@@ -194,7 +194,8 @@ def _sample(store: Inputs) -> bytes:
     else:
         tensor = store.bytes if isinstance(store, Pixels) else store
         held, shape = [tensor[rows]], tuple(tensor.shape)
-    return repr(shape).encode() + b"".join(part.contiguous().numpy().tobytes() for part in held)
+    augment = "" if not isinstance(store, Pixels) or store.augment is None else repr(store.augment)
+    return f"{shape!r}{augment}".encode() + b"".join(part.contiguous().numpy().tobytes() for part in held)
 
 
 def _check_keys(name: str, keys: Tensor | None, rows: int, count: int | None) -> None:

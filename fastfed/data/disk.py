@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import torch
 from torch import Tensor
 
 from ..saved.recipe import remembered
+from .augment import Augment
 from .dataset import Federated
 from .errors import DataError
 from .store import Examples, Inputs, Pixels, Sparse
@@ -108,7 +110,8 @@ def _write_examples(examples: Examples, folder: Path, part: str) -> dict[str, An
 def _write_column(column: Inputs, folder: Path, stem: str) -> dict[str, Any]:
     if isinstance(column, Pixels):
         _save(folder / f"{stem}.bytes.npy", column.bytes)
-        return {"kind": "pixels", "mean": column.mean, "std": column.std}
+        augment = {} if column.augment is None else {"augment": asdict(column.augment)}
+        return {"kind": "pixels", "mean": column.mean, "std": column.std, **augment}
     if isinstance(column, Sparse):
         for name in _SPARSE:
             _save(folder / f"{stem}.{name}.npy", getattr(column, name))
@@ -152,7 +155,8 @@ def _open_examples(folder: Path, part: str, header: dict[str, Any]) -> Examples:
 def _open_column(folder: Path, stem: str, header: dict[str, Any]) -> Inputs:
     kind = header["kind"]
     if kind == "pixels":
-        return Pixels(_open(folder / f"{stem}.bytes.npy"), tuple(header["mean"]), tuple(header["std"]))
+        augment = Augment(**header["augment"]) if "augment" in header else None
+        return Pixels(_open(folder / f"{stem}.bytes.npy"), tuple(header["mean"]), tuple(header["std"]), augment)
     if kind == "sparse":
         starts, columns, values = (_open(folder / f"{stem}.{name}.npy") for name in _SPARSE)
         return Sparse(starts, columns, values, header["width"])

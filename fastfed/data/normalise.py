@@ -12,6 +12,7 @@ from numbers import Real
 
 from torch import Tensor
 
+from .augment import Augment
 from .store import Pixels
 
 Statistic = float | Sequence[float]
@@ -53,7 +54,9 @@ def numbers(name: str, value: Statistic) -> tuple[float, ...]:
     return tuple(float(one) for one in several)
 
 
-def pixels(images: Tensor, statistics: tuple[tuple[float, ...], tuple[float, ...]]) -> Pixels:
+def pixels(
+    images: Tensor, statistics: tuple[tuple[float, ...], tuple[float, ...]], augment: Augment | None = None
+) -> Pixels:
     """Images (examples, channels, height, width) uint8 that are normalised when read."""
     mean, std = statistics
-    return Pixels(images, mean, std)
+    return Pixels(images, mean, std, augment)

@@ -13,6 +13,7 @@ from weakref import WeakValueDictionary
 import torch
 from torch import Tensor
 
+from .augment import Views, standardised
 from .store import Examples, Inputs, Pixels, Sparse
 
 STORE_SHARE = 0.5  # of a card's free memory: at most so much for a store, the rest for the run
@@ -84,8 +85,9 @@ def _narrowest(tensor: Tensor) -> torch.dtype:
 class _Form(Protocol):
     """One side of the examples, on a device."""
 
-    def dense(self, rows: Tensor, dtype: torch.dtype) -> Tensor:
-        """The given rows (n,) int64 on the device: (n, ...), floating-point numbers in `dtype`."""
+    def dense(self, rows: Tensor, dtype: torch.dtype, views: Views | None = None) -> Tensor:
+        """The given rows (n,) int64 on the device: (n, ...), floating-point numbers in `dtype`; augmented images in
+        these views."""
 
 
 class Numbers:
@@ -94,7 +96,7 @@ class Numbers:
     def __init__(self, numbers: Tensor, rows: Tensor | None, device: torch.device) -> None:
         self.numbers = _copied(numbers, rows, device)
 
-    def dense(self, rows: Tensor, dtype: torch.dtype) -> Tensor:
+    def dense(self, rows: Tensor, dtype: torch.dtype, views: Views | None = None) -> Tensor:
         picked = self.numbers[rows]
         return picked.to(dtype if picked.is_floating_point() else torch.int64)
 
@@ -104,15 +106,24 @@ class Bytes:
 
     def __init__(self, pixels: Pixels, rows: Tensor | None, device: torch.device) -> None:
         self.bytes, self.mean, self.std = _copied(pixels.bytes, rows, device), pixels.mean, pixels.std
+        self.augment = pixels.augment
         self._numbers: dict[torch.dtype, list[Tensor]] = {}
 
-    def dense(self, rows: Tensor, dtype: torch.dtype) -> Tensor:
+    def dense(self, rows: Tensor, dtype: torch.dtype, views: Views | None = None) -> Tensor:
+        images = self.bytes[rows]
+        if self.augment is not None:
+            images = self.augment.seen(images, views)
+            if self.augment.standardise:
+                return standardised(images, dtype)
+        return self._normalised(images, dtype)
+
+    def _normalised(self, images: Tensor, dtype: torch.dtype) -> Tensor:
         if dtype not in self._numbers:
             # 255 as a tensor, too: a card multiplies by the rounded inverse of a number, but divides by a tensor.
             given = [torch.tensor(values, dtype=dtype).view(1, -1, 1, 1) for values in ((255.0,), self.mean, self.std)]
             self._numbers[dtype] = [upload(values, self.bytes.device) for values in given]
         scale, mean, std = self._numbers[dtype]
-        return (self.bytes[rows].to(dtype) / scale - mean) / std
+        return (images.to(dtype) / scale - mean) / std
 
 
 class Csr:
@@ -129,7 +140,7 @@ class Csr:
         self.columns, self.values = (_copied(each, entries, device) for each in (matrix.columns, matrix.values))
         self.longest = int(counts.max()) if len(counts) else 0
 
-    def dense(self, rows: Tensor, dtype: torch.dtype) -> Tensor:
+    def dense(self, rows: Tensor, dtype: torch.dtype, views: Views | None = None) -> Tensor:
         """Every row as if it were as long as the longest: what is behind its end enters its first number once more, so
         that nobody need know how many there are in all."""
         begin = self.starts[rows]
@@ -176,10 +187,13 @@ class Copied:
     def __init__(self, examples: Examples, rows: Tensor | None, device: torch.device) -> None:
         self.inputs, self.targets = (_form(store, rows, device) for store in (examples.inputs, examples.targets))
 
-    def gather(self, rows: Tensor, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
+    def gather(
+        self, rows: Tensor, dtype: torch.dtype = torch.float32, views: Views | None = None
+    ) -> tuple[Tensor, Tensor]:
         """Dense inputs and targets of rows (n,) or (clients, n) int64 on the device, with rows' shape in front:
-        floating-point ones in `dtype`. As `Examples.batch` has them."""
-        inputs, targets = (form.dense(rows.flatten(), dtype) for form in (self.inputs, self.targets))
+        floating-point ones in `dtype`. As `Examples.batch` has them, from `views` as many as there are rows."""
+        inputs = self.inputs.dense(rows.flatten(), dtype, views)
+        targets = self.targets.dense(rows.flatten(), dtype)
         return inputs.unflatten(0, rows.shape), targets.unflatten(0, rows.shape)
 
 
@@ -189,9 +203,11 @@ class InPlace:
     def __init__(self, examples: Examples) -> None:
         self.examples = examples
 
-    def gather(self, rows: Tensor, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
+    def gather(
+        self, rows: Tensor, dtype: torch.dtype = torch.float32, views: Views | None = None
+    ) -> tuple[Tensor, Tensor]:
         """As `Copied.gather`."""
-        inputs, targets = self.examples.batch(rows.flatten(), dtype)
+        inputs, targets = self.examples.batch(rows.flatten(), dtype, views)
         return inputs.unflatten(0, rows.shape), targets.unflatten(0, rows.shape)
 
 

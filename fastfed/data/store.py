@@ -11,6 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .augment import Augment, Views, standardised
+
 
 @dataclass(frozen=True)
 class Sparse:
@@ -66,12 +68,14 @@ class Sparse:
 class Pixels:
     """Images as bytes (examples, channels, height, width), normalised when read: ``(byte / 255 - mean) / std``.
 
-    `mean` and `std` have one number per channel; by default bytes are only scaled to [0, 1].
+    `mean` and `std` have one number per channel; by default bytes are only scaled to [0, 1]. `augment` says how images
+    are cropped, mirrored and standardised on the way; what standardises takes the place of `mean` and `std`.
     """
 
     bytes: Tensor
     mean: tuple[float, ...] = (0.0,)
     std: tuple[float, ...] = (1.0,)
+    augment: Augment | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.bytes, Tensor) or self.bytes.dtype is not torch.uint8 or self.bytes.dim() != 4:
@@ -81,15 +85,34 @@ class Pixels:
                 raise ValueError(f"{name}: must hold one number, or one per channel ({self.bytes.shape[1]})")
         if not all(s > 0 for s in self.std):
             raise ValueError(f"std: must be > 0, got {self.std}")
+        if self.augment is not None:
+            _check_augment(self.augment, self)
 
     def __len__(self) -> int:
         return self.bytes.shape[0]
 
-    def dense(self, rows: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
-        """The given rows (n,) int64 as images (n, channels, height, width), normalised in `dtype`."""
+    @property
+    def stored(self) -> tuple[int, int, int]:
+        """The shape (channels, height, width) of the bytes of an image."""
+        channels, height, width = self.bytes.shape[1:]
+        return channels, height, width
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """The shape (channels, height, width) of an image when it is read."""
+        return self.stored if self.augment is None else self.augment.shape(self.stored)
+
+    def dense(self, rows: Tensor, dtype: torch.dtype = torch.float32, views: Views | None = None) -> Tensor:
+        """The given rows (n,) int64 as images (n, channels, height, width), normalised in `dtype`; those that are
+        augmented in these views (None: as they are when nobody trains on them)."""
+        images = self.bytes[rows]
+        if self.augment is not None:
+            images = self.augment.seen(images, views)
+            if self.augment.standardise:
+                return standardised(images, dtype)
         mean = torch.tensor(self.mean, dtype=dtype).view(1, -1, 1, 1)
         std = torch.tensor(self.std, dtype=dtype).view(1, -1, 1, 1)
-        return (self.bytes[rows].to(dtype) / 255 - mean) / std
+        return (images.to(dtype) / 255 - mean) / std
 
     def scale_and_shift(self) -> tuple[Tensor, Tensor]:
         """What bytes stand for is ``scale * byte + shift``: (channels,) float32 each."""
@@ -106,6 +129,14 @@ class Pixels:
 
 
 Inputs = Tensor | Sparse | Pixels
+
+
+def _check_augment(augment: Augment, pixels: Pixels) -> None:
+    if not isinstance(augment, Augment):
+        raise TypeError(f"augment: must be an Augment, or None, got {augment!r}")
+    augment.shape(pixels.stored)
+    if augment.standardise and (pixels.mean, pixels.std) != ((0.0,), (1.0,)):
+        raise ValueError("standardise: takes every image's own mean and deviation in place of mean and std; give none")
 
 
 @dataclass(frozen=True)
@@ -135,9 +166,19 @@ class Examples:
         """Kind and shape of one example, in words: what two stores share that one model can read."""
         return f"{_form(self.inputs)} -> {_form(self.targets)}"
 
-    def batch(self, rows: Tensor, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
-        """The given rows (n,) int64 as dense tensors (inputs, targets): floating-point ones in `dtype`."""
+    def batch(
+        self, rows: Tensor, dtype: torch.dtype = torch.float32, views: Views | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """The given rows (n,) int64 as dense tensors (inputs, targets): floating-point ones in `dtype`; images that are
+        augmented in these views."""
+        if views is not None and isinstance(self.inputs, Pixels):
+            return self.inputs.dense(rows, dtype, views), self.targets_of(rows, dtype)
         return _rows(self.inputs, rows, dtype), self.targets_of(rows, dtype)
+
+    @property
+    def augmented(self) -> Pixels | None:
+        """The inputs, if they are augmented."""
+        return self.inputs if isinstance(self.inputs, Pixels) and self.inputs.augment is not None else None
 
     def targets_of(self, rows: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
         """The targets of the given rows (n,) int64, as in `batch`."""
@@ -155,5 +196,6 @@ def _form(store: Inputs) -> str:
     if isinstance(store, Sparse):
         return f"sparse ({store.width},)"
     if isinstance(store, Pixels):
-        return f"bytes {tuple(store.bytes.shape[1:])} of mean {store.mean} and std {store.std}"
+        augmented = "" if store.augment is None else f", {store.augment}"
+        return f"bytes {store.stored} of mean {store.mean} and std {store.std}{augmented}"
     return f"{str(store.dtype).removeprefix('torch.')} {tuple(store.shape[1:])}"

@@ -68,7 +68,7 @@ def _first_value(inputs: Inputs) -> Value:
     if isinstance(inputs, Sparse):
         return Value("sparse", (inputs.width,))
     tensor = inputs.bytes if isinstance(inputs, Pixels) else inputs
-    shape = tuple(tensor.shape[1:])
+    shape = inputs.shape if isinstance(inputs, Pixels) else tuple(tensor.shape[1:])
     if tensor.dtype is torch.int64 and len(shape) == 1:
         return Value("tokens", shape)
     if tensor.dtype is torch.int64 or len(shape) not in KINDS:

@@ -14,9 +14,10 @@ from torch import Tensor, nn
 from .. import kernels
 from ..clients import Client
 from ..data import Examples
+from ..data.augment import Views
 from ..data.resident import Resident, free_memory, passing, picked, resident, upload
 from ..losses import Loss
-from .batches import ChunkBatches, batch_widths, rows_of_clients, steps_taken
+from .batches import ChunkBatches, batch_widths, rows_of_clients, steps_taken, views_at
 from .cosine import LeastCosine
 from .dropout import ANOTHER, stream_of
 from .model import fitting_examples
@@ -149,6 +150,7 @@ class _Chunk:
         self.model, self.work, self.clients, self.steps = model, work, clients, steps
         self.trial: Trial = model.trial(work, store.examples)
         self.taken, self.ids = upload(steps, device), upload(work.ids[clients], device)
+        self.images = store.examples.augmented
         self.gatherer, rows = store.portion(rows_of_clients(work, clients))
         self.batches = ChunkBatches(work, clients, device, rows=rows, widths=widths)
         self.x = self._starts()
@@ -232,9 +234,15 @@ class _Chunk:
 
     def _batch(self, step: int) -> StackedBatch:
         rows, real = self.batches.rows(step)
-        inputs, targets = self.gatherer.gather(rows, self.x.dtype)
+        inputs, targets = self.gatherer.gather(rows, self.x.dtype, self._views(step))
         anchors = () if self.anchors is None else self.anchors.features(inputs)
         return StackedBatch(inputs, targets, real, self._uniforms(step, rows.shape[1]), anchors)
+
+    def _views(self, step: int) -> Views | None:
+        """How the images of a step's batches are seen; None if they are not augmented."""
+        if self.images is None:
+            return None
+        return views_at(self.work, self.images, self.ids[:, None], self.batches.positions(step))
 
     def _uniforms(self, step: int, examples: int) -> tuple[Tensor, ...]:
         """The numbers of every dropout call; of a padded batch, the first are those of the batch itself."""

@@ -8,8 +8,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ..data.augment import Views
 from ..data.resident import upload
+from ..data.store import Pixels
 from ..kernels import Stream, permutation, shuffles
+from ..kernels.ops.random import words
 from ..purposes import Purpose
 from .work import RoundWork
 
@@ -35,6 +38,14 @@ def examples_seen(steps: Tensor, counts: Tensor, batch_size: int, seen: Tensor |
     batches = (counts + batch_size - 1) // batch_size  # of an epoch, whose last one may be short
     epochs = torch.where(batches > 0, steps // batches.clamp(min=1), 0)
     return epochs * counts + torch.minimum((steps - epochs * batches) * batch_size, counts)
+
+
+def views_at(work: RoundWork, images: Pixels, ids: Tensor, positions: Tensor) -> Views:
+    """How the images at these stream positions of clients are seen, whatever step or batch they fall into: int64 both,
+    of shapes that go together; one after the other."""
+    assert images.augment is not None
+    drawn = words(positions, Stream(work.seed, Purpose.AUGMENT, work.round), clients=ids)
+    return images.augment.views(tuple(word.flatten() for word in drawn), images.stored)
 
 
 class Batches:
@@ -65,6 +76,10 @@ class Batches:
             first = epoch * n
             parts.append(self._order(epoch)[max(begin - first, 0) : end - first])
         return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+    def positions(self, step: int) -> Tensor:
+        """The stream positions of a step's batch: (n,) int64."""
+        return torch.arange(*self._span(step))
 
     def _span(self, step: int) -> tuple[int, int]:
         """The stream positions [begin, end) of a step's batch."""
@@ -176,6 +191,12 @@ class ChunkBatches:
         real = places < length[:, None]
         first = torch.where(length > 0, begin - self._shift, self._base)
         return self._shuffled[first[:, None] + torch.where(real, places, 0)], real
+
+    def positions(self, step: int) -> Tensor:
+        """The stream positions of the padded batches of a step, as `rows` has them: (chunk, width) int64."""
+        begin, length = self._there.spans(step)
+        places = self._places[: self.widths[step]]
+        return begin[:, None] + torch.where(places < length[:, None], places, 0)
 
     def table(self, step: int) -> tuple[range, Tensor]:
         """The steps from `step` on whose rows are known at once, and those rows: (steps, chunk, width) int64, all as

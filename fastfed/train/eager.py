@@ -11,9 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from ..data import Examples
+from ..data.augment import Views
 from ..losses import Loss, LossFunction, find_loss
 from ..packing import Packing
-from .batches import Batches, steps_taken
+from .batches import Batches, steps_taken, views_at
 from .contrast import Contrast, contrastive_losses
 from .cosine import LeastCosine
 from .dropout import ANOTHER, Dropout, Uniforms, client_uniforms, torch_random_state_guarded
@@ -224,13 +225,20 @@ class _Client:
             **dict(zip(there, others, strict=True)),
         }
 
+    def _views(self, step: int) -> Views | None:
+        """How the images of a step's batch are seen; None if they are not augmented."""
+        images = self.examples.augmented
+        if images is None:
+            return None
+        return views_at(self.work, images, self.work.ids[self.position], self.batches.positions(step))
+
     def _uniforms(self, step: int) -> Uniforms:
         """The numbers of the dropouts of a forward pass."""
         return client_uniforms(seed=self.work.seed, round=self.work.round, client=self.id, step=step)
 
     def _step(self, step: int) -> Tensor:
         """Local step `step` (from 0); the loss () of its batch."""
-        inputs, targets = self.examples.batch(self.batches.at(step), self.start.dtype)
+        inputs, targets = self.examples.batch(self.batches.at(step), self.start.dtype, self._views(step))
         inputs, targets = inputs.to(self.device), targets.to(self.device)
         term = None if self.anchors is None else self.anchors.term(inputs)
         loss = self.here.differentiate(inputs, targets, self._uniforms(step), term)

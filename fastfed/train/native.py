@@ -118,6 +118,7 @@ class Native:
             "corrections": None if work.corrections is None else self.program.to_engine(work.corrections).contiguous(),
             "contrast": None if work.contrast is None else self._engine_contrast(work.contrast, len(work)),
             "shuffle": _key(work, Purpose.SHUFFLE),
+            "augment": _key(work, Purpose.AUGMENT),
             "dropout": [_key(work, Purpose.DROPOUT + i) for i in range(self.program.dropouts)],
             "round": work.round,
             "weights": multipliers(work, weights).contiguous(),
@@ -182,9 +183,17 @@ def _engine_examples(examples: Examples) -> dict[str, Any]:
     if isinstance(inputs, Pixels):
         store["inputs"] = inputs.bytes.contiguous()
         store["byte_values"] = inputs.values_of_bytes()
+        store["augment"] = _engine_augment(inputs)
     else:
         store["inputs"] = _engine_rows(inputs)
     return store
+
+
+def _engine_augment(images: Pixels) -> dict[str, Any] | None:
+    if images.augment is None:
+        return None
+    _, height, width = images.stored
+    return {"height": height, "width": width, "flip": images.augment.flip, "standardise": images.augment.standardise}
 
 
 def _engine_rows(rows: Tensor | Sparse) -> Any:

@@ -83,6 +83,22 @@ def shuffles(
     return out
 
 
+def words(places: Tensor, stream: Stream, *, clients: Tensor) -> tuple[Tensor, ...]:
+    """Four random words below 2**32 for each of `places`, any whole numbers from 0 on: tensors like it.
+
+    Place p has the words behind the numbers 4p to 4p + 3 of `uniform`; from 2**32 on, those of the stream's later
+    steps. `clients` is int64 and of a shape that goes with that of `places`. Plain torch, on their device.
+    """
+    from ..reference.philox import words_at
+
+    if not isinstance(stream, Stream):
+        raise TypeError(f"stream: must be a fastfed.kernels.Stream, got {type(stream).__name__}")
+    if stream.client or stream.step:
+        raise ValueError("stream: must have client 0 and step 0, as clients and places say which are meant")
+    owners, blocks = torch.broadcast_tensors(clients, places & 0xFFFFFFFF)
+    return words_at(stream.words(), owners, blocks, (places >> 32).expand_as(blocks))
+
+
 def _check_one_per_row(name: str, tensor: Tensor, rows: int, most: int) -> None:
     """`tensor` is (rows,) int64, in [0, most] where a look costs nothing."""
     check.is_tensor(name, tensor)

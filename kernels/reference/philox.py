@@ -49,6 +49,14 @@ def _words(stream: StreamWords, clients: Tensor, blocks: int, steps: Tensor | No
     return list(_philox.philox(*counter, stream.key0, stream.key1))
 
 
+def words_at(stream: StreamWords, clients: Tensor, blocks: Tensor, steps: Tensor) -> tuple[Tensor, ...]:
+    """The four words of these blocks at these steps of clients' streams, all of one shape."""
+    found: tuple[Tensor, ...] = _philox.philox(
+        blocks, steps, clients, torch.full_like(blocks, stream.round), stream.key0, stream.key1
+    )
+    return found
+
+
 def _sort_keys(words: list[Tensor], n: int) -> Tensor:
     """(clients, n) int64: two of every block, side by side."""
     keys = torch.stack([_philox.sort_key(*words[:2]), _philox.sort_key(*words[2:])], dim=-1)

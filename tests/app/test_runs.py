@@ -282,6 +282,21 @@ def test_a_run_from_before_the_papers_activations_has_its_relu(whole: Path) -> N
         assert "model.dense_relu: the run" in difference
 
 
+def test_a_run_from_before_images_could_be_augmented_goes_on(tmp_path: Path) -> None:
+    data = {"name": "synthetic_images", "clients": 5, "shape": [1, 8, 8], "examples": 6.0, "test_examples": 8}
+
+    def asked(**more: Any) -> config.Config:
+        return config.parse(tables(data={**data, **more}, run={"rounds": 2, "cohort": 2}))
+
+    run = runs.execute(asked(), tmp_path / "a", progress=False)
+    formerly = {key: value for key, value in run.config["data"].items() if key not in ("crop", "flip", "standardise")}
+    assert len(formerly) == len(run.config["data"]) - 3
+    before = replace(run, config={**run.config, "data": formerly})
+    assert runs.difference_from(before, asked()) is None
+    assert "data.flip: the run" in str(runs.difference_from(before, asked(flip=True)))
+    assert "data.crop: the run" in str(runs.difference_from(run, asked(crop=8)))
+
+
 def test_resuming_where_there_is_nothing_begins(tmp_path: Path) -> None:
     assert len(runs.execute(configured(rounds=1), tmp_path / "a", resume=True, progress=False).history) == 1
 

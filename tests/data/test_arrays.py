@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.utils.data import Dataset as TorchDataset
 from torch.utils.data import IterableDataset, TensorDataset
 
-from fastfed.data import Pixels, Sparse
+from fastfed.data import Augment, Pixels, Sparse
 from fastfed.data.arrays import as_dataset, from_arrays, from_torch
 
 X = torch.arange(12, dtype=torch.float32).view(6, 2) / 8
@@ -110,6 +110,17 @@ def test_test_images_are_normalised_alike() -> None:
     assert (data.test.inputs.mean, data.test.inputs.std) == ((0.5,), (0.25,))
 
 
+def test_images_are_augmented_alike() -> None:
+    augment = Augment(crop=2, flip=True, standardise=True)
+    data = as_dataset(IMAGES, Y, test=(IMAGES[:2], Y[:2]), augment=augment)
+    fed = from_arrays(IMAGES, Y, client=torch.arange(len(Y)), augment=augment)
+    for examples in (data.train, data.test, fed.examples):
+        assert examples is not None
+        assert examples.augmented is not None
+        assert examples.augmented.augment == augment
+    assert fed.fingerprint() != from_arrays(IMAGES, Y, client=torch.arange(len(Y))).fingerprint()
+
+
 def test_nothing_is_copied_that_need_not_be(tmp_path: Path) -> None:
     numbers = X.numpy().copy()
     inputs = as_dataset(numbers, Y).train.inputs
@@ -176,6 +187,10 @@ BAD: dict[str, tuple[str, dict[str, Any]]] = {
     "flat bytes": ("x: uint8 inputs are images and must be", {"x": IMAGES.view(6, -1)}),
     "channels last": ("x: .* looks like", {"x": IMAGES.permute(0, 2, 3, 1)}),
     "mean of floats": ("mean: normalises uint8 images only, and x is torch.float32", {"mean": 0.5}),
+    "augmented floats": (
+        "augment: changes uint8 images only, and x is torch.float32",
+        {"augment": Augment(crop=2)},
+    ),
     "std of sparse": ("std: normalises uint8 images only, and x is Sparse", {"x": matrix(), "std": 0.5}),
     "two means": ("mean: must hold one number, or one per channel", {"x": IMAGES, "mean": (0.1, 0.2)}),
     "text mean": ("mean: must be made of numbers", {"x": IMAGES, "mean": "0.1"}),

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from fastfed.data import DataError, Dataset, Pixels
+from fastfed.data import Augment, DataError, Dataset, Pixels
 from fastfed.data.loaders.cifar import cifar10, cifar100
 from fastfed.data.normalise import STATISTICS
 
@@ -97,6 +97,26 @@ def check(data: Dataset, hundred: bool) -> None:
         assert data.coarse.tolist() == labels_of("train", 20)
     else:
         assert data.coarse is None
+
+
+@pytest.mark.parametrize("hundred", [False, True])
+def test_augmentation_is_an_option(tmp_path: Path, hundred: bool) -> None:
+    write_binary(tmp_path, hundred)
+    load = cifar100 if hundred else cifar10
+    data = load(tmp_path, normalise=False, crop=24, flip=True, standardise=True)
+    for examples in (data.train, data.test):
+        assert examples is not None
+        assert isinstance(examples.inputs, Pixels)
+        assert examples.inputs.augment == Augment(crop=24, flip=True, standardise=True)
+    assert load(tmp_path).train.augmented is None
+    plain = load(tmp_path, crop=30)
+    assert isinstance(plain.train.inputs, Pixels)
+    assert plain.train.inputs.mean == STATISTICS["cifar100" if hundred else "cifar10"][0]
+    assert plain.train.form != load(tmp_path).train.form
+    with pytest.raises(ValueError, match=r"^normalise: must be False with standardise, which takes its place"):
+        load(tmp_path, standardise=True)
+    with pytest.raises(ValueError, match=r"^crop: must fit into images of 32x32 pixels, got 40"):
+        load(tmp_path / "nowhere", crop=40)  # before any file is looked for
 
 
 @pytest.mark.parametrize("folder", ["", "cifar-10-batches-bin"])

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fastfed.data import DataError, Dataset, Examples, Federated, Pixels, Sparse
+from fastfed.data import Augment, DataError, Dataset, Examples, Federated, Pixels, Sparse
 from fastfed.data.disk import open_store, save_store
 from fastfed.data.partition import dirichlet, iid, natural
 
@@ -36,7 +36,7 @@ def bags(rows: int, width: int) -> Sparse:
 def images() -> Federated:
     labels = torch.arange(ROWS) % 3
     train = Examples(Pixels(bytes_of(ROWS, 3, 4, 5), (0.1, 0.2, 0.3), (0.5,)), labels)
-    test = Examples(Pixels(bytes_of(2, 3, 4, 5)), labels[:2])
+    test = Examples(Pixels(bytes_of(2, 3, 4, 5), augment=Augment(crop=3, flip=True, standardise=True)), labels[:2])
     return dirichlet(Dataset("images", train, test, class_names=("a", "b", "ç")), 3)
 
 

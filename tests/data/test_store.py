@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fastfed.data import Examples, Pixels, Sparse
+from fastfed.data import Augment, Examples, Pixels, Sparse
 
 DTYPES = (torch.float32, torch.float64)
 ROWS = torch.tensor([4, 0, 4, 2])
@@ -67,6 +67,10 @@ def test_a_batch_has_floats_in_the_dtype_asked_for(dtype: torch.dtype) -> None:
     assert torch.equal(targets, mostly_zeros()[ROWS].to(dtype))
 
 
+def augmented(height: int, width: int, std: tuple[float, ...] = (1.0,), **asked: Any) -> Pixels:
+    return Pixels(torch.zeros(1, dtype=torch.uint8).expand(1, 1, height, width), std=std, augment=Augment(**asked))
+
+
 def sparse_of(**changed: Any) -> Sparse:
     good: dict[str, Any] = {
         "starts": torch.tensor([0, 2, 3]),
@@ -91,6 +95,15 @@ def sparse_of(**changed: Any) -> Sparse:
         ("bytes", lambda: Pixels(torch.zeros(2, 9, dtype=torch.uint8))),
         ("mean", lambda: Pixels(torch.zeros(2, 3, 4, 4, dtype=torch.uint8), mean=(0.1, 0.2))),
         ("std", lambda: Pixels(torch.zeros(2, 1, 4, 4, dtype=torch.uint8), std=(0.0,))),
+        ("crop", lambda: Augment(crop=0)),
+        ("crop", lambda: Augment(crop=True)),
+        ("flip", lambda: Augment(flip=1)),  # type: ignore[arg-type]
+        ("standardise", lambda: Augment(standardise="yes")),  # type: ignore[arg-type]
+        ("crop", lambda: augmented(5, 4, crop=5)),
+        ("crop", lambda: augmented(4, 5, crop=5)),
+        ("standardise", lambda: augmented(4, 4, std=(0.5,), standardise=True)),
+        ("standardise", lambda: augmented(3000, 3000, standardise=True)),
+        ("augment", lambda: Pixels(torch.zeros(2, 1, 4, 4, dtype=torch.uint8), augment={"crop": 3})),  # type: ignore[arg-type]
         ("targets", lambda: Examples(numbers(3, 2), torch.zeros(4).long())),
         ("targets", lambda: Examples(numbers(3, 2), torch.zeros(3).int())),
         ("inputs", lambda: Examples(numbers(3, 2).double(), torch.zeros(3).long())),

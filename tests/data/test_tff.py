@@ -16,7 +16,7 @@ import pytest
 import torch
 
 import fastfed as ff
-from fastfed.data import DataError, Dataset, Examples, Pixels, Sparse
+from fastfed.data import Augment, DataError, Dataset, Examples, Pixels, Sparse
 from fastfed.data.loaders import tff_file
 from fastfed.data.loaders.stackoverflow import stack_overflow_nwp, stack_overflow_tags
 from fastfed.data.loaders.text import CHARACTERS, character_sequences
@@ -115,6 +115,15 @@ def test_cifar100(tmp_path: Path) -> None:
     assert data.coarse is not None
     assert data.coarse.tolist() == [19, 1, 10]
     assert keys(data) == ([0, 0, 1], None)
+    assert data.train.augmented is None
+    augmented = federated_cifar100(tmp_path, crop=24, flip=True, standardise=True)
+    for examples in (augmented.train, augmented.test):
+        assert examples is not None
+        assert isinstance(examples.inputs, Pixels)
+        assert examples.inputs.augment == Augment(24, True, True)
+        assert examples.batch(torch.tensor([0]))[0].shape == (1, 3, 24, 24)
+    with pytest.raises(ValueError, match=r"^crop: must fit into images of 32x32 pixels, got 33"):
+        federated_cifar100(tmp_path, crop=33)
     train["1"]["coarse_label"] = np.array([20])
     write(tmp_path / "fed_cifar100_train.h5", train)
     with pytest.raises(DataError, match="has coarse_labels from 1 to 20, of 20 classes"):
@@ -179,7 +188,7 @@ def test_next_words(tmp_path: Path) -> None:
         assert ff.data.open_store(tmp_path / "store").uncounted == data.uncounted
         shutil.rmtree(tmp_path / "store")
     assert data.recipe is not None
-    assert data.recipe.arguments == {"root": str(tmp_path), "words": 3, "length": 4}
+    assert data.recipe.arguments == {"root": str(tmp_path), "words": 3, "length": 4, "seed": 0}
 
 
 def test_clients_and_examples_can_be_limited(tmp_path: Path) -> None:

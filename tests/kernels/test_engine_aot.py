@@ -36,6 +36,7 @@ OTHERS = (
     "batches",
     "deltas",
     "orders",
+    "views",
 )  # files of kernels without a product
 
 
@@ -83,6 +84,7 @@ def test_the_other_layers_fit_too(layers: str, rule: str, capability: int) -> No
 
 # Quick ones of the same: by files of kernels.
 SMALL = [("images", "SGD", OTHERS), ("AE", "clipped", OTHERS), ("text", "SGD", ("sequences",))]
+SMALL += [(crops, "SGD", ("views",)) for crops in ("crops", "standardised crops")]
 
 
 @pytest.mark.parametrize(("layers", "rule", "files"), SMALL)

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 import fastfed as ff
 from fastfed import clients as ff_clients
 from fastfed.clients import SM3, SPS, AdaGrad, Adam, Client, DeltaSGD, Momentum
-from fastfed.data import Examples, Pixels, Sparse
+from fastfed.data import Augment, Examples, Pixels, Sparse
 from fastfed.losses import IGNORED, Loss
 from fastfed.models import LSTM
 from fastfed.train import Contrast, DeltaPolicy, Outcome, RoundWork
@@ -109,6 +109,17 @@ def _pixels(g: torch.Generator) -> Examples:
     return Examples(Pixels(images, (0.4, 0.6), (0.25, 0.3)), _labels(g, 4, ROWS))
 
 
+def _augmented(g: torch.Generator) -> Examples:
+    images = torch.randint(256, (ROWS, 2, 7, 6), generator=g, dtype=torch.uint8)
+    images[:3] = 200  # of no deviation at all
+    return Examples(Pixels(images, augment=Augment(crop=4, flip=True, standardise=True)), _labels(g, 4, ROWS))
+
+
+def _mirrored(g: torch.Generator) -> Examples:
+    images = torch.randint(256, (ROWS, 1, 4, 5), generator=g, dtype=torch.uint8)
+    return Examples(Pixels(images, (0.4,), (0.25,), Augment(crop=3, flip=True)), _labels(g, 4, ROWS))
+
+
 def _sequences(g: torch.Generator) -> Examples:
     """Sequences of unequal length: the labels beyond their ends are ignored, in one of them all."""
     labels = _labels(g, 5, ROWS, 6)
@@ -145,6 +156,12 @@ TASKS = {
         _vectors,
     ),
     "cnn": Task(_cnn, "cross_entropy", _pixels),
+    "augmented": Task(
+        lambda: nn.Sequential(nn.Conv2d(2, 3, 3), nn.ReLU(), nn.Flatten(), nn.Linear(12, 4)),
+        "cross_entropy",
+        _augmented,
+    ),
+    "mirrored": Task(lambda: nn.Sequential(nn.Flatten(), nn.Linear(9, 4)), "cross_entropy", _mirrored),
     "pyramid": Task(Pyramid, "cross_entropy", lambda g: Examples(_normal(g, ROWS, 3, 13, 17), _labels(g, 4, ROWS))),
     "tagger": Task(Tagger, "cross_entropy", _sequences),
     "tags": Task(lambda: nn.Linear(30, 7), "binary_cross_entropy", _words),
@@ -210,6 +227,7 @@ def _cases() -> list[Case]:
     cases += [
         Case("dropout", ("adam delayed by epochs",), frozenset({"seen", "models"})),
         Case("cnn", ("sgd", "adam delayed by epochs"), frozenset({"seen", "lr", "models", "clip"})),
+        Case("augmented", ("sgd", "adam delayed by epochs"), frozenset({"seen", "lr", "models", "clip"})),
         Case("mlp", ("sgd corrected",), frozenset({"cosine after"})),
         Case("tags", ("adagrad", "sm3"), frozenset({"preconditioner", "divide"})),
         Case("tags", ("momentum",), frozenset({"seen", "corrections"})),
@@ -225,7 +243,7 @@ def _contrasts() -> list[Case]:
     head, images by the example and by the batch, sequences, sparse inputs whose rows are tracked."""
     contrast = frozenset({"contrast"})
     cases = [Case("mlp", (rule,), contrast) for rule in RULES]
-    for task in ("dropout", "cnn", "pyramid", "tagger", "features of words"):
+    for task in ("dropout", "cnn", "augmented", "pyramid", "tagger", "features of words"):
         cases += [Case(task, (rule,), contrast) for rule in ("sgd", "sgd corrected", "delta-sgd same batch")]
     return [
         *cases,

@@ -43,6 +43,7 @@ CHOSEN = {
     "mlp-sgd corrected", "mlp-adam delayed by epochs", "mlp-sm3 delayed", "mlp-sm3-I", "mlp-sm3-adam", "mlp-sps",
     "mlp-delta-sgd same batch", "dropout-sgd", "cnn-sgd", "tagger-sgd", "tags-sm3", "autoencoder-sgd",
     "softmax-sgd-models", "softmax-sgd-seen", "softmax-sgd-clip-uniform", "mlp-sgd corrected-cosine after",
+    "augmented-sgd", "mirrored-sgd", "augmented-delta-sgd same batch",
     "mlp-adam-contrast", "tags-adagrad+sm3-divide-preconditioner", "features of words-sgd",
 }  # fmt: skip
 assert {case.id for case in CASES} >= CHOSEN
@@ -66,7 +67,7 @@ def test_agrees_with_eager(case: Case) -> None:
 
 FUSED_RULES = {"sgd", "momentum", "adam delayed by epochs", "sm3", "sm3 delayed", "sm3 reference", "sm3-adam"}
 # SM3 divides the small convolutions of these tasks into other rows and columns than their products have.
-KEPT = {(task, rule) for task in ("cnn", "pyramid") for rule in FUSED_RULES if rule.startswith("sm3")}
+KEPT = {(task, rule) for task in ("cnn", "augmented", "pyramid") for rule in FUSED_RULES if rule.startswith("sm3")}
 FUSED = [
     case
     for case in CASES
@@ -155,6 +156,7 @@ interpreted = pytest.mark.skipif(not registry.interpreting(), reason="needs Trit
         "mlp-sm3-adam",
         "dropout-sgd",
         "cnn-sgd",
+        "mirrored-sgd",
         "tagger-sgd",
         "tags-sm3",
         "softmax-sgd-models",

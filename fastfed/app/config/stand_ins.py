@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from .errors import ConfigError
 from .kinds import LOADERS
-from .options import arguments_of, checked, require
+from .options import NONE, arguments_of, checked, require
 from .source import Source, data_model, directories, model_source, named_loader, option_owner, partition_of
 
 SYNTHETIC = "synthetic"
@@ -55,6 +55,13 @@ def _images(classes: int, shape: Sequence[int], rows: float, loader: str = "imag
     return _Task(f"{_FAMILY}{loader}", given, rows, even={"alpha": _EVEN}, **more)
 
 
+def _photographs(classes: int, given: Arguments, **more: Any) -> _Task:
+    """CIFAR's; seen as the file asks for."""
+    task = _images(classes, _COLOUR, 50_000, **more)
+    asked = {key: given[key] for key in ("crop", "flip", "standardise") if given[key] not in (False, NONE)}
+    return replace(task, given={**task.given, **asked})
+
+
 def _emnist(given: Arguments) -> _Task:
     if given["split"] not in _EMNIST:
         raise ConfigError(f"data.split: must be one of {', '.join(_EMNIST)}, got {given['split']!r}")
@@ -91,9 +98,9 @@ STAND_INS: Mapping[str, Callable[[Arguments], _Task]] = {
     "fashion_mnist": lambda given: _images(10, _GREY, 60_000),
     "emnist": _emnist,
     "qmnist": lambda given: _images(10, _GREY, 60_000, clients=539, spread=0.17),
-    "cifar10": lambda given: _images(10, _COLOUR, 50_000),
-    "cifar100": lambda given: _images(100, _COLOUR, 50_000),
-    "federated_cifar100": lambda given: _images(100, _COLOUR, 50_000, clients=500, spread=0.0),
+    "cifar10": lambda given: _photographs(10, given),
+    "cifar100": lambda given: _photographs(100, given),
+    "federated_cifar100": lambda given: _photographs(100, given, clients=500, spread=0.0),
     "federated_emnist": _writers,
     "federated_shakespeare": lambda given: _text(90, given["length"], 16_068, clients=715, spread=1.0),
     "shakespeare_plays": lambda given: _text(90, given["length"], 48_589, clients=447, spread=0.73),

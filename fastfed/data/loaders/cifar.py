@@ -13,12 +13,14 @@ import torch
 from torch import Tensor
 
 from ...saved.recipe import remembered
+from ..augment import Augment, augment_of
 from ..dataset import Dataset
 from ..finding import Origin
 from ..normalise import Normalise, pixels, statistics
 from ..store import Examples
 
 _HOME = "https://www.cs.toronto.edu/~kriz/cifar.html"
+_IMAGE = (3, 32, 32)
 _PIXELS = 3 * 32 * 32
 
 
@@ -68,27 +70,45 @@ _HUNDRED = _Kind(
 
 
 @remembered
-def cifar10(root: str | PathLike[str], normalise: Normalise = True) -> Dataset:
+def cifar10(
+    root: str | PathLike[str],
+    normalise: Normalise = True,
+    crop: int | None = None,
+    flip: bool = False,
+    standardise: bool = False,
+) -> Dataset:
     """CIFAR-10: 50,000 + 10,000 photographs, 3x32x32, 10 classes.
 
     `root` holds the binary files (data_batch_1.bin, ...) or the pickles (data_batch_1, ...), or the folder that either
     archive unpacks to. Pickles are read without running any code that they might ask for. Class names come from the
-    meta file, where there is one. `normalise`: see ``fastfed.data.normalise``.
+    meta file, where there is one. `normalise`: see ``fastfed.data.normalise``; `crop`, `flip` and `standardise`, which
+    goes with `normalise` False only: see `Augment`. AFO has 24, True, True.
     """
-    return _load(_TEN, root, normalise)
+    return _load(_TEN, root, normalise, augment_of(crop, flip, standardise))
 
 
 @remembered
-def cifar100(root: str | PathLike[str], normalise: Normalise = True) -> Dataset:
+def cifar100(
+    root: str | PathLike[str],
+    normalise: Normalise = True,
+    crop: int | None = None,
+    flip: bool = False,
+    standardise: bool = False,
+) -> Dataset:
     """CIFAR-100: 50,000 + 10,000 photographs, 3x32x32, 100 classes in 20 coarse ones (`coarse`, of training rows).
 
-    `root` holds the binary files (train.bin, test.bin) or the pickles (train, test), as for `cifar10`.
+    `root` holds the binary files (train.bin, test.bin) or the pickles (train, test), as for `cifar10`; the other
+    options are the same, too.
     """
-    return _load(_HUNDRED, root, normalise)
+    return _load(_HUNDRED, root, normalise, augment_of(crop, flip, standardise))
 
 
-def _load(kind: _Kind, root: str | PathLike[str], normalise: Normalise) -> Dataset:
+def _load(kind: _Kind, root: str | PathLike[str], normalise: Normalise, augment: Augment | None) -> Dataset:
     scale = statistics(kind.name, normalise)
+    if augment is not None:
+        augment.shape(_IMAGE)
+        if augment.standardise and normalise is not False:
+            raise ValueError(f"normalise: must be False with standardise, which takes its place, got {normalise!r}")
     folder, suffix = _locate(kind, kind.origin.directory(root))
     read = _read_binary if suffix else _read_pickle
     parts = []
@@ -98,8 +118,8 @@ def _load(kind: _Kind, root: str | PathLike[str], normalise: Normalise) -> Datas
     (images, labels), (test_images, test_labels) = parts
     return Dataset(
         kind.name,
-        Examples(pixels(images, scale), labels[:, -1].contiguous()),
-        Examples(pixels(test_images, scale), test_labels[:, -1].contiguous()),
+        Examples(pixels(images, scale, augment), labels[:, -1].contiguous()),
+        Examples(pixels(test_images, scale, augment), test_labels[:, -1].contiguous()),
         class_names=_class_names(kind, folder),
         coarse=labels[:, 0].contiguous() if len(kind.columns) == 2 else None,
     )

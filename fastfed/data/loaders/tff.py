@@ -13,6 +13,7 @@ import torch
 
 from ...saved.recipe import remembered
 from ..arguments import check_whole
+from ..augment import augment_of
 from ..dataset import Dataset
 from ..store import Examples, Pixels
 from .text import Integers, character_sequences
@@ -58,19 +59,23 @@ def federated_emnist(root: Root, only_digits: bool = False, autoencoder: bool = 
 
 
 @remembered
-def federated_cifar100(root: Root) -> Dataset:
+def federated_cifar100(root: Root, crop: int | None = None, flip: bool = False, standardise: bool = False) -> Dataset:
     """CIFAR-100 as AFO dealt it to 500 clients: ``fed_cifar100_train.h5`` and ``fed_cifar100_test.h5``.
 
     Inputs `Pixels` (examples, 3, 32, 32), targets int64 (examples,), 100 classes; `coarse` holds the 20 coarse labels.
     The 100 clients of the test file are others than those of training, in spite of equal names: `test_client` is None.
+    `crop`, `flip`, `standardise`: see `Augment`. AFO has 24, True, True.
     """
+    augment = augment_of(crop, flip, standardise)
+    if augment is not None:
+        augment.shape((3, 32, 32))  # before anything is read
     archive = "fed_cifar100"
     fields = {"image": Field("u", (32, 32, 3)), "label": LABEL, "coarse_label": LABEL}
 
     def examples(clients: ClientFile) -> Examples:
         labels = clients.labels(100)
         images = clients.fill("image", np.uint8, lambda block: block.transpose(0, 3, 1, 2))
-        return Examples(Pixels(torch.from_numpy(images)), labels)
+        return Examples(Pixels(torch.from_numpy(images), augment=augment), labels)
 
     with (
         ClientFile(Path(root) / "fed_cifar100_train.h5", fields, archive) as train,

@@ -15,13 +15,14 @@ import torch
 from torch import Tensor
 
 from ...clients import Client
+from ...data import Pixels
 from ...data.resident import Resident, picked, upload
 from ...kernels import Stream
 from ...purposes import Purpose
 from ..batches import rows_of_clients
 from ..dropout import ANOTHER
 from ..work import RoundWork
-from .coefficients import batch_lengths
+from .coefficients import batch_begins, batch_lengths
 from .inputs import Gathering
 from .orders import KernelBatches
 
@@ -69,6 +70,7 @@ class Chunk:
         self.lengths = self.arena.put("lengths", batch_lengths(work, clients, self.longest).int())
         self._ids = self.arena.put("ids", work.ids[clients])
         self._clock = self.arena.put("clock", _clock(self.longest, work.round))
+        self._look = None if engine.images is None else _Look(self, engine.images)
         self._keys = tuple(_key(work.seed, Purpose.DROPOUT + i) for i in range(engine.program.dropouts))
         self.losses = self.arena.room("losses", (len(clients), 3), torch.float64).fill_(torch.nan)
         self.losses[:, 2] = 0
@@ -134,7 +136,10 @@ class Chunk:
         if step not in self.known:
             self.known, self.rows = self.batches.table(step)
         rows, lengths = self.rows[step - self.known.start], self.lengths[step]
-        self.gathering.inputs_of(rows, lengths, self.batch, into)
+        if self._look is None:
+            self.gathering.inputs_of(rows, lengths, self.batch, into)
+        else:
+            self._look.inputs_of(step, rows, lengths, into)
         self.gathering.targets_of(rows, lengths, self.batch, self.targets, self.counts)
 
     def train(self) -> dict[str, Tensor]:
@@ -158,6 +163,35 @@ class Chunk:
 
     def finish(self) -> None:
         """What is left to do after the last step."""
+
+
+class _Look:
+    """How a chunk's clients see images that are augmented."""
+
+    def __init__(self, chunk: Chunk, images: Pixels) -> None:
+        from ...kernels.triton.engine.views import FOUND, Images
+
+        assert images.augment is not None
+        self.chunk = chunk
+        begins = batch_begins(chunk.work, chunk.clients, chunk.longest)
+        self.begins = chunk.arena.put("begins", begins.contiguous())
+        self.key = _key(chunk.work.seed, Purpose.AUGMENT)
+        _, height, width = images.shape
+        meaning = None if images.augment.standardise else chunk.gathering.meaning
+        self.images = Images(
+            chunk.gathering.inputs.numbers, height, width, images.augment.flip, meaning and meaning.values
+        )
+        room, views = chunk.arena.room, (len(chunk.clients), chunk.batch)
+        self.found, self.roots = room("views", (*views, FOUND), torch.int64), room("deviations", views)
+
+    def inputs_of(self, step: int, rows: Tensor, lengths: Tensor, into: Tensor) -> None:
+        """The inputs of a step's rows (clients, batch) into the network's first buffer."""
+        from ...kernels.triton.engine.views import Draw, gather_seen
+
+        chunk = self.chunk
+        draw = Draw(self.begins[step], chunk._ids, chunk._clock[step], *self.key)
+        shape = chunk.engine.network.buffers[0]
+        gather_seen(self.images, draw, rows, into, lengths, shape, chunk.batch, self.found, self.roots)
 
 
 def _clock(steps: int, round: int) -> Tensor:

@@ -40,6 +40,7 @@ class ClientChunk(FusedChunk):
             "its layer is not dense": not isinstance(layer, Dense),
             "its loss is not cross entropy": network.loss != "cross_entropy",
             "its inputs are sparse": isinstance(inputs, Sparse),
+            "its images are augmented, which is done where batches are gathered": engine.images is not None,
             "its images have channels, which the store keeps in another order than the weights": _channels(inputs) > 1,
             "SM3 raises maxima between steps": CLIENT_RULES[optimizer.rule].cover is not None,
             "it has more classes, or a larger batch, than one tile": isinstance(layer, Dense)

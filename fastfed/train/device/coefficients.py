@@ -82,6 +82,16 @@ def batch_lengths(work: RoundWork, clients: Tensor, steps: int) -> Tensor:
     return torch.where(step < taken, left.clamp(max=work.batch_size), 0)
 
 
+def batch_begins(work: RoundWork, clients: Tensor, steps: int) -> Tensor:
+    """Where batches begin in their clients' streams of examples: (steps, clients) int64."""
+    step = torch.arange(steps)[:, None]
+    if work.seen is not None:
+        return (step * work.batch_size).expand(-1, len(clients))
+    counts = work.counts[clients].clamp(min=1)
+    per_epoch = (counts + work.batch_size - 1) // work.batch_size
+    return step // per_epoch * counts + step % per_epoch * work.batch_size
+
+
 def learning_rates(work: RoundWork, optimizer: Client, clients: Tensor, steps: int) -> Tensor:
     """Under the warm-up: (steps, clients) float64."""
     own: float = optimizer.lr  # type: ignore[attr-defined]

@@ -75,6 +75,7 @@ class Device:
         self._check_card()
         self.resident = resident(examples, self.device)
         self.meaning = meaning_of_bytes(examples.inputs, self.device)
+        self.images = examples.augmented
         self.memory = self._default_memory() if memory is None else memory
         self._limit = memory if memory is not None else free_memory(self.device)  # of one client; None: unknown
         self.arena = Arena(self.device)

@@ -107,7 +107,8 @@ class FusedChunk(Chunk):
         """All that its launches are made of besides what is in the arena."""
         numbers = numbers_of(self.optimizer, self.work)._replace(lr=None, bias_from=0.0)  # which coefficients hold
         vectors = (self.start.dim(), self.correction is None, tuple(self.state))
-        return (self.optimizer.rule, numbers, len(self.clients), self.batch, self.longest, vectors, self._keys)
+        keys = (self._keys, None if self._look is None else self._look.key)
+        return (self.optimizer.rule, numbers, len(self.clients), self.batch, self.longest, vectors, keys)
 
     def sink(self, step: int) -> Sink:
         """Where the gradients of a step go."""

@@ -25,7 +25,7 @@ from ... import clients, kernels
 from ..._version import __version__
 from ...cards import card_of
 from ...clients import Client
-from ...data import Examples, Pixels, Sparse
+from ...data import Augment, Examples, Pixels, Sparse
 from ...files import write_whole
 from ...losses import LossName
 from ...models import LSTM
@@ -121,6 +121,10 @@ def _cnn() -> nn.Module:
     )
 
 
+def _of_crops() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(32, 4))
+
+
 def _normal(g: torch.Generator, *shape: int) -> Tensor:
     return torch.randn(shape, generator=g)
 
@@ -143,6 +147,11 @@ def _digits(g: torch.Generator) -> Examples:
     return Examples(Pixels(images, (0.4,), (0.25,)), _labels(g, 4, ROWS))
 
 
+def _crops(g: torch.Generator) -> Examples:
+    images = torch.randint(256, (ROWS, 2, 6, 7), generator=g, dtype=torch.uint8)
+    return Examples(Pixels(images, augment=Augment(crop=4, flip=True, standardise=True)), _labels(g, 4, ROWS))
+
+
 def _sequences(g: torch.Generator) -> Examples:
     return Examples(_labels(g, 11, ROWS, 2), _labels(g, 5, ROWS, 2))
 
@@ -160,6 +169,7 @@ CASES: tuple[Case, ...] = (
     Case("dense layers, SM3 fused", _mlp, "cross_entropy", _vectors, clients.SM3(lr=0.1, eps=1e-3)),
     Case("dense layers, gradients clipped", _mlp, "cross_entropy", _vectors, clients.SGD(lr=0.3, clip=0.5)),
     Case("convolution, pool, dropout, norm", _cnn, "cross_entropy", _images, clients.SGD(lr=0.3), True),
+    Case("images cut out, flipped and standardised", _of_crops, "cross_entropy", _crops, clients.SGD(lr=0.3)),
     Case("tokens and LSTM", _Tagger, "cross_entropy", _sequences, clients.SGD(lr=0.3)),
     Case("sparse inputs", lambda: nn.Linear(30, 7), "binary_cross_entropy", _words, clients.Momentum(lr=0.1)),
 )

@@ -17,11 +17,11 @@ from ..compiled import device, total
 from ..launch import launch
 from .losses import IGNORED
 
-_BLOCK = 1024
+BLOCK = 1024
 
 
 @device
-def _elements(lengths, SIZE: tl.constexpr, BATCH: tl.constexpr, BLOCK: tl.constexpr):
+def elements(lengths, SIZE: tl.constexpr, BATCH: tl.constexpr, BLOCK: tl.constexpr):
     """This program's client, its examples and the elements in them; which exist."""
     blocks: tl.constexpr = (BATCH * SIZE + BLOCK - 1) // BLOCK
     program = tl.program_id(0)
@@ -39,7 +39,7 @@ def _gather(
 ):  # fmt: skip
     """Examples of `store`, ROWS x CHANNELS numbers (an IMAGE: CHANNELS x ROWS), to `out` (clients, BATCH * ROWS,
     STRIDE)."""
-    client, example, element, mask = _elements(lengths, ROWS * CHANNELS, BATCH, BLOCK)
+    client, example, element, mask = elements(lengths, ROWS * CHANNELS, BATCH, BLOCK)
     row, column = element // CHANNELS, element % CHANNELS
     stored = element
     if IMAGE:
@@ -96,8 +96,8 @@ def gather(
     values of this shape). An `image` is stored with its channels first; bytes mean what `table` (channels, 256) says.
     """
     sizes = {"ROWS": shape.rows, "CHANNELS": shape.channels, "STRIDE": shape.stride, "IMAGE": image, "BATCH": batch}
-    programs = len(rows) * -(-batch * shape.rows * shape.channels // _BLOCK)
-    launch(_gather, programs, out, store, table, rows, rows.stride(0), out, lengths, **sizes, BLOCK=_BLOCK)
+    programs = len(rows) * -(-batch * shape.rows * shape.channels // BLOCK)
+    launch(_gather, programs, out, store, table, rows, rows.stride(0), out, lengths, **sizes, BLOCK=BLOCK)
 
 
 def gather_sparse(

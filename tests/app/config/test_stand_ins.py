@@ -68,6 +68,20 @@ def test_the_paper_s_model_fits_the_stand_in(task: str) -> None:
     made.simulation()  # refuses a model that does not fit
 
 
+@pytest.mark.parametrize("name", ["cifar10", "cifar100", "federated_cifar100"])
+def test_stand_ins_are_seen_as_the_file_asks(name: str) -> None:
+    asked = {"crop": 24, "flip": True, "standardise": True}
+    normalise = {} if name.startswith("federated") else {"normalise": False}
+    data = {"name": name, **asked, **normalise, **natural(name), "test_examples": 20}
+    model = {"name": "softmax_regression", "inputs": 3 * 24 * 24, "classes": 100}
+    given = tables(data=data, model=model, run={"rounds": 1, "cohort": 1})
+    made = config.parse(config.with_data(given, ["synthetic"]))
+    assert asked.items() <= made.resolved()["data"].items()
+    sim = made.simulation()
+    assert sim.fed.examples.augmented is not None
+    assert sim.fed.examples.augmented.shape == (3, 24, 24)
+
+
 def test_every_loader_of_files_has_a_stand_in_or_is_refused() -> None:
     assert {task.split()[0] for task in TASKS} == set(STAND_INS)
     for name in set(kinds.LOADERS) - set(STAND_INS):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 import torch
@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ....saved.recipe import remembered
 from ...arguments import check_real, check_whole
+from ...augment import Augment, augment_of
 from ...exact import Floats
 from ...generated import Generated
 from ...sampling import Ints, choose_rows, log_gammas, shares, uniforms
@@ -28,14 +29,24 @@ def synthetic_images(
     spread: float = 0.5,
     test_examples: int = 1000,
     seed: int = 0,
+    crop: int | None = None,
+    flip: bool = False,
+    standardise: bool = False,
 ) -> Generated:
     """Images as bytes with labels: a smooth pattern per class, the client's contrast and shade, and noise.
 
     `shape` (channels, height, width): (1, 28, 28) with 62 classes is EMNIST's, (3, 32, 32) is CIFAR's. `examples` is
     the mean per client and `spread` the deviation of its logarithm (0: all alike). Class proportions of a client are
-    from a symmetric Dir(alpha). `test_examples` are held, one of each of so many other clients.
+    from a symmetric Dir(alpha). `test_examples` are held, one of each of so many other clients. `crop`, `flip`,
+    `standardise`: see `Augment`.
     """
-    return generated("synthetic_images", _images(classes, shape, alpha, seed), dict(locals()))
+    given = dict(locals())
+    augment = augment_of(*(given.pop(name) for name in ("crop", "flip", "standardise")))
+    maker = replace(_images(classes, shape, alpha, seed), augment=augment)
+    if augment is not None:
+        augment.shape(maker.shape)
+        given |= asdict(augment)  # images as they are have the fingerprint that they had before there was a choice
+    return generated("synthetic_images", maker, given)
 
 
 @remembered
@@ -69,6 +80,7 @@ class _Images:
     shape: tuple[int, int, int]
     alpha: float
     patterns: NDArray[np.int16]  # (classes, pixels), 0 to 255
+    augment: Augment | None = None
 
     def make(self, clients: Tensor, owner: Tensor, ids: Tensor) -> Examples:
         labels = self._labels(clients, owner, ids)
@@ -83,7 +95,8 @@ class _Images:
             image += np.take(shade, mine, axis=0)
             self._add_noise(image, ids[part])
             np.clip(image, 0, 255, out=pixels[part], casting="unsafe")
-        return Examples(Pixels(torch.from_numpy(pixels).view(-1, *self.shape)), torch.from_numpy(labels))
+        images = torch.from_numpy(pixels).view(-1, *self.shape)
+        return Examples(Pixels(images, augment=self.augment), torch.from_numpy(labels))
 
     def _labels(self, clients: Tensor, owner: Tensor, ids: Tensor) -> Ints:
         kinds = len(self.patterns)
