@@ -77,18 +77,18 @@ def literal_emnist_cnn(weights: dict[str, Tensor], x: Tensor, relus: set[str]) -
     return x @ weights["10.weight"].T + weights["10.bias"]
 
 
-@pytest.mark.parametrize(
-    ("given", "relus"),
-    [
-        ({}, {"second"}),  # the paper's table
-        ({"activations": "code"}, {"first", "second", "dense"}),
-        ({"first_relu": True}, {"first", "second"}),
-        ({"dense_relu": True}, {"second", "dense"}),
-        ({"activations": "code", "first_relu": False, "dense_relu": False}, {"second"}),
-    ],
-    ids=str,
-)
-def test_activations_of_emnist_cnn(given: dict[str, Any], relus: set[str]) -> None:
+ACTIVATIONS: dict[str, tuple[dict[str, Any], set[str]]] = {
+    "paper": ({}, {"second"}),
+    "code": ({"activations": "code"}, {"first", "second", "dense"}),
+    "first": ({"first_relu": True}, {"first", "second"}),
+    "dense": ({"dense_relu": True}, {"second", "dense"}),
+    "code, but neither": ({"activations": "code", "first_relu": False, "dense_relu": False}, {"second"}),
+}
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_activations_of_emnist_cnn(name: str) -> None:
+    given, relus = ACTIVATIONS[name]
     torch.manual_seed(0)
     model = models.emnist_cnn(**given).double().eval()
     x = torch.randn(3, 1, 28, 28, dtype=torch.float64)

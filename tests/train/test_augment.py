@@ -121,7 +121,7 @@ def test_what_executors_see_is_what_the_paper_says(executor: str, kind: str, see
 
 @executors(*EVERY)
 def test_a_second_look_at_a_batch_sees_the_same_views(executor: str) -> None:
-    """Delta-SGD's two gradients at the first step are of one model: they are equal only if the inputs are."""
+    """Delta-SGD's step sizes come of two gradients on one batch: seen anew, they would be others."""
     steps = torch.tensor([2, 2, 2])
     rule = DeltaSGD(lr=0.5, gamma=1.0, delta=0.1, same_batch=True)
     probe_ = probe(KINDS["all"])
