@@ -116,8 +116,9 @@ def _augmented(g: torch.Generator) -> Examples:
 
 
 def _mirrored(g: torch.Generator) -> Examples:
-    images = torch.randint(256, (ROWS, 1, 4, 5), generator=g, dtype=torch.uint8)
-    return Examples(Pixels(images, (0.4,), (0.25,), Augment(crop=3, flip=True)), _labels(g, 4, ROWS))
+    """Of sixteen pixels: so many that the device engine would train whole clients at once if they were as stored."""
+    images = torch.randint(256, (ROWS, 1, 6, 5), generator=g, dtype=torch.uint8)
+    return Examples(Pixels(images, (0.4,), (0.25,), Augment(crop=4, flip=True)), _labels(g, 4, ROWS))
 
 
 def _sequences(g: torch.Generator) -> Examples:
@@ -161,7 +162,7 @@ TASKS = {
         "cross_entropy",
         _augmented,
     ),
-    "mirrored": Task(lambda: nn.Sequential(nn.Flatten(), nn.Linear(9, 4)), "cross_entropy", _mirrored),
+    "mirrored": Task(lambda: nn.Sequential(nn.Flatten(), nn.Linear(16, 4)), "cross_entropy", _mirrored),
     "pyramid": Task(Pyramid, "cross_entropy", lambda g: Examples(_normal(g, ROWS, 3, 13, 17), _labels(g, 4, ROWS))),
     "tagger": Task(Tagger, "cross_entropy", _sequences),
     "tags": Task(lambda: nn.Linear(30, 7), "binary_cross_entropy", _words),

@@ -39,6 +39,8 @@ def images() -> Tensor:
     g = torch.Generator().manual_seed(8)
     made = torch.randint(256, (ROWS, CHANNELS, *SIDES), generator=g, dtype=torch.uint8)
     made[2] = 77  # of no deviation
+    made[3:8] = 90
+    made[3:8, 0, 1::5, 1::4] = 91  # so far apart that no crop has two of them: of almost no deviation
     return made
 
 
