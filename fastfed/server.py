@@ -67,10 +67,10 @@ class ServerModel:
     def step(self, aggregate: Aggregate, lr: float) -> bool:
         """Moves the model along the aggregate with learning rate `lr`; an aggregate that is not finite, so large that
         moments or model would overflow, or that nothing is in, changes nothing. Whether it moved."""
-        moves = not aggregate.is_empty and aggregate.largest < self._limit(lr)  # NaN is below nothing
+        moves = not aggregate.is_empty and aggregate.total.is_below(self._limit(lr))
         if moves:
             options = self.server.step_options() | {"lr": lr}
-            kernels.server_step(self.server.rule, self.x, aggregate.delta, self.state, **options)
+            aggregate.total.step(self.server.rule, self.x, self.state, **options)
         return moves
 
     def _limit(self, lr: float) -> float:

@@ -16,7 +16,7 @@ from torch import Tensor
 from .. import kernels
 from ..compression import Compressor
 from ..plan.round import RoundPlan
-from ..train import DeltaPolicy, Outcome
+from ..train import DeltaPolicy, Outcome, Total
 from ..train.policy import shares
 from .noise import Noise
 from .reduce import Reduction
@@ -65,11 +65,12 @@ class Chain:
         counts &= policy.weights > 0
         share = torch.where(counts, policy.weights, 0.0)
         share = shares(share) if self.weights.normalised else share
-        delta, columns = outcome.delta, dict[str, Any]()
+        total, columns = outcome.total, dict[str, Any]()
         if self.keeps_deltas:
             delta, columns = self._by_stages(plan, outcome, policy, share)
-        delta, told = self._with_noise(plan.round, delta, self._norms(outcome)[counts])
-        return summary(delta, outcome, counts, share, noisy=self._is_noisy, columns=columns | told)
+            total = Total(delta)
+        total, told = self._with_noise(plan.round, total, self._norms(outcome)[counts])
+        return summary(total, outcome, counts, share, noisy=self._is_noisy, columns=columns | told)
 
     def _by_stages(
         self, plan: RoundPlan, outcome: Outcome, policy: DeltaPolicy, share: Tensor
@@ -101,13 +102,13 @@ class Chain:
             return self.reduction.reduce(deltas, weights * scale)
         return self.reduction.reduce(deltas.mul_(scale.to(deltas)[:, None]), weights)
 
-    def _with_noise(self, round: int, delta: Tensor, norms: Tensor) -> tuple[Tensor, dict[str, Any]]:
+    def _with_noise(self, round: int, total: Total, norms: Tensor) -> tuple[Total, dict[str, Any]]:
         """The sum with noise, if any, and what a row tells of it; `norms` (n,) of who counts move the bound."""
         if self.noise is None:
-            return delta, {}
-        noisy = self.noise.added(round, delta)
+            return total, {}
+        noisy, told = self.noise.added(round, total.delta)
         self.noise.adapt(round, norms)
-        return noisy
+        return total if noisy is total.delta else Total(noisy), told
 
     def _norms(self, outcome: Outcome) -> Tensor:
         """Of the deltas as they are clipped, (n,) float64."""

@@ -6,28 +6,30 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-import torch
 from torch import Tensor
 
 from ..plan.round import RoundPlan
-from ..train import DeltaPolicy, Outcome
+from ..train import DeltaPolicy, Outcome, Total
 
 
 @dataclass(frozen=True)
 class Aggregate:
-    """`delta` (d,): the weighted mean of the clients' deltas; `largest`: the largest magnitude in it, NaN or infinite
-    if one is. `counted`, `refused`, `idle`: how many clients are in it, gave a non-finite delta, or took no step.
-    `shares` (n,) float64: what each client counts. `noisy`: it holds noise even if no client is in it. `columns` are
-    further entries of the round's row."""
+    """`total`: the weighted mean of the clients' deltas, `delta` (d,). `counted`, `refused`, `idle`: how many clients
+    are in it, gave a non-finite delta, or took no step. `shares` (n,) float64: what each client counts. `noisy`: it
+    holds noise even if no client is in it. `columns` are further entries of the round's row."""
 
-    delta: Tensor
-    largest: float
+    total: Total
     counted: int
     refused: int
     idle: int
     shares: Tensor
     noisy: bool = False
     columns: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def delta(self) -> Tensor:
+        """The vector (d,) to step along."""
+        return self.total.delta
 
     @property
     def is_empty(self) -> bool:
@@ -58,15 +60,7 @@ def counted(outcome: Outcome) -> Tensor:
     return (outcome.scalars["steps"] > 0) & ~outcome.refused
 
 
-def summary(delta: Tensor, outcome: Outcome, counts: Tensor, shares: Tensor, **more: Any) -> Aggregate:
+def summary(total: Total, outcome: Outcome, counts: Tensor, shares: Tensor, **more: Any) -> Aggregate:
     """The aggregate of an outcome in which the clients of `counts` (n,) bool are, with these shares (n,)."""
     idle = int((outcome.scalars["steps"] == 0).sum())
-    known = outcome.largest if delta is outcome.delta else None
-    top = largest(delta) if known is None else known  # to look again is to wait for a device again
-    return Aggregate(delta, top, int(counts.sum()), int(outcome.refused.sum()), idle, shares, **more)
-
-
-def largest(vector: Tensor) -> float:
-    """The largest magnitude, in one pass; NaN if there is one."""
-    low, high = torch.aminmax(vector)
-    return float(torch.maximum(-low, high))
+    return Aggregate(total, int(counts.sum()), int(outcome.refused.sum()), idle, shares, **more)

@@ -21,6 +21,7 @@ from .model import fitting_examples
 from .policy import divided, multipliers, policy_weights, rest
 from .split import Split, head_of
 from .threads import check_threads
+from .total import Total
 from .work import SCALARS, Outcome, RoundWork, empty_scalars
 
 extension.require_names("scalars", SCALARS, of="fastfed/train/work.py")
@@ -82,7 +83,7 @@ class Native:
         total = divided(results["delta"], rest(work, weights, results["refused"]))
         delta = self.program.from_engine(total, tables=False)
         deltas = None if results["deltas"] is None else self.program.from_engine(results["deltas"])
-        return Outcome(delta, {name: results[name] for name in SCALARS}, results["refused"], deltas)
+        return Outcome(Total(delta), {name: results[name] for name in SCALARS}, results["refused"], deltas)
 
     def predict(self, x: Tensor, examples: Examples, rows: Tensor) -> Tensor:
         """The outputs of the packed model `x` (d,) for these rows (n,) of examples in the form of the executor's own,

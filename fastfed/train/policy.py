@@ -8,6 +8,7 @@ from torch import Tensor
 
 from .. import kernels
 from ..data.resident import upload
+from .total import Total
 from .work import Outcome, RoundWork
 
 
@@ -100,4 +101,4 @@ class DeltaSum:
         refused = ~torch.isfinite(norms)
         total = divided(self.sum, rest(self.work, self.weights, refused))
         own = {"examples": self.work.counts.double(), "steps": self.steps.double(), "delta_norm": norms}
-        return Outcome(total, {**dict(zip(scalars, others, strict=True)), **own}, refused, self.deltas)
+        return Outcome(Total(total), {**dict(zip(scalars, others, strict=True)), **own}, refused, self.deltas)

@@ -15,6 +15,7 @@ from ..clients import Client
 from ..data.store import Examples
 from ..kernels.table import CLIENT_RULES
 from .contrast import Contrast
+from .total import Total
 
 
 @dataclass(frozen=True)
@@ -125,27 +126,30 @@ class RoundWork:
 
 @dataclass(frozen=True)
 class Outcome:
-    """`delta` (d,): the weighted sum, on the executor's device. `scalars`: float64 (clients,) each, on the CPU, NaN
-    where a client has none:
+    """`total`: the weighted sum, `delta` (d,), on the executor's device. `scalars`: float64 (clients,) each, on the
+    CPU, NaN where a client has none:
 
     examples, steps, first_loss, last_loss, mean_loss (of its batches), delta_norm (of D_i itself), step_size (the last
     one), min_cosine (FATHOM's: min over local steps K >= 1 of cos(sum_{k<K} g_k, g_K)). `refused` (clients,) bool: the
     delta was not finite; on the CPU. `deltas` (clients, d): every D_i before the policy, where kept, beside `delta`. A
-    client that takes no step has D_i = 0. `largest`: the largest magnitude in `delta`, infinite if one is not finite;
-    None if nobody has looked.
+    client that takes no step has D_i = 0.
     """
 
-    delta: Tensor
+    total: Total
     scalars: dict[str, Tensor]
     refused: Tensor
     deltas: Tensor | None = None
-    largest: float | None = None
+
+    @property
+    def delta(self) -> Tensor:
+        """The weighted sum (d,)."""
+        return self.total.delta
 
     @classmethod
     def of_nobody(cls, x: Tensor) -> Outcome:
         """Of a round without clients, for a model like `x` (d,)."""
         refused = torch.zeros(0, dtype=torch.bool)
-        return cls(torch.zeros_like(x), empty_scalars(0), refused, x.new_zeros(0, x.numel()), largest=0.0)
+        return cls(Total(torch.zeros_like(x), 0.0), empty_scalars(0), refused, x.new_zeros(0, x.numel()))
 
 
 SCALARS = ("examples", "steps", "first_loss", "last_loss", "mean_loss", "delta_norm", "step_size", "min_cosine")

@@ -15,9 +15,8 @@ import torch
 from torch import Tensor
 
 import fastfed as ff
-from fastfed.aggregate import result as aggregate
 from fastfed.kernels import registry
-from fastfed.train import DeltaPolicy, Outcome, RoundWork
+from fastfed.train import DeltaPolicy, Outcome, RoundWork, total
 from fastfed.train.batches import steps_taken
 from fastfed.train.policy import DeltaSum
 
@@ -204,8 +203,7 @@ def test_lanes_follow_the_policy(policy: str, broken: str) -> None:
     assert torch.equal(kept(got).nan_to_num(), kept(plain).nan_to_num())
     for name in ("examples", "steps", "delta_norm", "mean_loss"):
         torch.testing.assert_close(got.scalars[name], plain.scalars[name], equal_nan=True)
-    if got.largest is not None:
-        assert got.largest == float(got.delta.abs().max())
+    assert got.total.largest == float(got.delta.abs().max())
 
 
 def test_a_round_in_which_nobody_trains() -> None:
@@ -214,7 +212,7 @@ def test_a_round_in_which_nobody_trains() -> None:
     assert not bool(got.delta.any())
     assert not bool(kept(got).any())
     assert not bool(got.refused.any())
-    assert got.largest == 0
+    assert got.total.largest == 0
     assert got.scalars["delta_norm"].tolist() == [0, 0]
 
 
@@ -237,7 +235,7 @@ def test_same_bits_for_any_number_of_devices(case: Case, monkeypatch: pytest.Mon
         got = SeveralDevices(*given, devices=["cpu"] * devices).run(work)
         assert torch.equal(got.delta, wanted.delta), devices
         assert torch.equal(kept(got), kept(wanted)), devices
-        assert got.largest == wanted.largest
+        assert got.total.largest == wanted.total.largest
         for name, values in wanted.scalars.items():
             assert torch.equal(got.scalars[name].nan_to_num(), values.nan_to_num()), (devices, name)
 
@@ -331,7 +329,7 @@ def test_a_run_on_several_devices_is_the_run_on_one(tmp_path: Path) -> None:
 
 def test_the_largest_number_of_the_sum_is_not_looked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
     sim = small("cpu")
-    monkeypatch.setattr(aggregate, "largest", lambda vector: pytest.fail("waits for the device once more"))
+    monkeypatch.setattr(total, "largest", lambda vector: pytest.fail("waits for the device once more"))
     assert sim.step()["changed"]
 
 

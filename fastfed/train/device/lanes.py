@@ -16,6 +16,7 @@ from torch import Tensor
 
 from ...data.resident import upload
 from ..policy import divided, fetch, multipliers, policy_weights, rest
+from ..total import Total
 from ..work import Outcome, RoundWork, empty_scalars
 
 LANES = 8  # never another number: it is part of the result
@@ -148,7 +149,7 @@ def outcome(parts: Sequence[LaneSum]) -> Outcome:
     refused = ~torch.isfinite(scalars["delta_norm"])
     by = rest(terms.work, terms.weights, refused)
     top = float(numbers[-1]) if by is None else None
-    return Outcome(home.packed(divided(total, by)), scalars, refused, home.deltas, top)
+    return Outcome(Total(home.packed(divided(total, by)), top), scalars, refused, home.deltas)
 
 
 def _scalars(terms: Terms, measured: Tensor) -> dict[str, Tensor]:
