@@ -22,8 +22,10 @@ from fastfed.kernels.passes import COEFFICIENTS
 from fastfed.kernels.registry import interpreting
 from fastfed.kernels.table import CLIENT_RULES, SERVER_RULES, client_numbers, server_numbers
 from fastfed.kernels.triton import cover_tables
+from fastfed.kernels.triton.aggregate_step import step_along_lanes
 from fastfed.kernels.triton.engine import deltas
 from fastfed.kernels.triton.launch import Launch, recorded
+from fastfed.kernels.triton.server_step import Moments
 from fastfed.kernels.triton.tiles import BLOCK, MATRIX_TILE
 from fastfed.kernels.triton.traffic import Access, Traffic, traffic_of
 from fastfed.kernels.triton.trimmed_mean import AHEAD
@@ -111,6 +113,26 @@ def aggregate_variant(rule: str, dtype: torch.dtype = torch.float32) -> Variant:
     )
     name = " ".join(filter(None, ["aggregate", rule, *state, _short(dtype)]))
     return Variant(name, launch, _server_bytes(state), **_sum(launch, dtype))
+
+
+def lanes_variant(rule: str, *, moved: bool = False) -> Variant:
+    """The device engine's step: its lanes without weights. With `moved`, the numbers of a model that is laid out
+    otherwise are at places of their own, and every thread has one of them."""
+    x, lanes = torch.zeros(SUM_SIZE), torch.zeros(LANES, SUM_SIZE)
+    places = torch.arange(SUM_SIZE, dtype=torch.int32) if moved else None
+    state = kernels.server_state(rule, x)
+    *moments, numbers = _server_call(rule, state)
+    launch = _recorded(
+        "_aggregate_step", lambda: step_along_lanes(SERVER_RULES[rule], x, lanes, places, Moments(*moments), numbers)
+    )
+    name = " ".join(["lanes", rule, *state, *["moved"] * moved])
+    at_once = (launch.constants["AHEAD"], TAIL.value)
+    if not moved:
+        return Variant(name, launch, _server_bytes(state), FLOAT, at_once, loops=len(at_once))
+    one_by_one = Counter({Access("ld", FLOAT): 2 + len(state), Access("st", FLOAT): 1 + len(state)})
+    one_by_one += Counter({Access("ld", FLOAT, (loop,)): lanes for loop, lanes in enumerate(at_once)})
+    elements = launch.constants["BLOCK"]
+    return Variant(name, launch, 0, narrow=one_by_one, elements=elements, loops=len(at_once))
 
 
 def weighted_sum_variant(dtype: torch.dtype) -> Variant:
@@ -288,6 +310,8 @@ def variants() -> list[Variant]:
         trimmed_mean_variant(),
         *(aggregate_variant(rule) for rule in SERVER_RULES),
         *(aggregate_variant("adam", dtype) for dtype in half),
+        *(lanes_variant(rule) for rule in SERVER_RULES),
+        *(lanes_variant(rule, moved=True) for rule in ("sgd", "ams")),
         *measuring_variants(),
         *delta_variants(),
         *random_variants(),

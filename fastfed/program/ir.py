@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal
 
+import torch
 from torch import Tensor
 
 from ..losses import LossName
@@ -17,6 +18,7 @@ Kind = Literal["vector", "sequence", "image", "tokens", "sparse"]
 
 
 _TABLE = (1, 0)  # the axes of a sparse layer's weight
+_DIGIT = 1 << 16  # of places: two of them are numbers that a float32 can be
 
 
 class Unsupported(ValueError):
@@ -107,6 +109,16 @@ class Program:
         back = {name: tuple(axes.index(axis) for axis in range(len(axes))) for name, axes in moved.items()}
         torch_columns = self._reordered(x, {name: (p, c) for name, (c, p) in self.columns.items()})
         return self._rearrange(torch_columns, self.engine_packing, self.packing, back)
+
+    @cached_property
+    def places(self) -> Tensor | None:
+        """Where in a packed vector each number of an engine vector is: (d,) int32; None if the layouts are the same."""
+        if not self.layouts and not self.columns:
+            return None
+        there = torch.arange(self.packing.size)
+        digits = torch.stack([there % _DIGIT, there // _DIGIT]).to(self.packing.dtype)  # which the dtype holds exactly
+        low, high = self.to_engine(digits).long()
+        return (high * _DIGIT + low).int()
 
     def spec(self) -> tuple[list[tuple], list[tuple]]:
         """Values and instructions as plain tuples, for the engine's constructor."""

@@ -7,7 +7,7 @@ and defaults stand in ``table.py``.
 from .client_state import client_state, cover_maxima
 from .client_step import client_step
 from .random import normal, permutation, shuffles, uniform
-from .server import aggregate_step, server_state, server_step
+from .server import aggregate_step, lanes_step, server_state, server_step
 from .sums import clip, norms, trimmed_mean, weighted_sum
 
 __all__ = [
@@ -16,6 +16,7 @@ __all__ = [
     "client_step",
     "clip",
     "cover_maxima",
+    "lanes_step",
     "normal",
     "norms",
     "permutation",

@@ -72,15 +72,11 @@ def server_step(
     momentum, else required), ``momentum`` 0.9, ``beta1`` 0.9 (adagrad: 0), ``beta2`` 0.99, ``tau`` 1e-3,
     ``second_moment_of`` "momentum" (ams: "delta"), ``bias_correction`` False.
     """
-    numbers = numbers_of(server_numbers, options, rule)
-    entry = SERVER_RULES[rule]
-    moments = _moments(entry, state, numbers)
+    entry, moments, numbers = _begun(rule, state, options)
     if not check.surely_valid(x, (delta, *moments.values()), (), (), ()) or x.dim() != 1:
         check.vector("x", x, dims=(1,))
         check.delta("delta", delta, x, x.shape)
         _check_moments(x, moments, [("delta", delta)])
-    if numbers.bias_correction:
-        numbers = _corrected(entry, state, numbers)
     get = moments.get
     registry.pick(backend, x).server_step(entry, x, delta, get("m"), get("v"), get("vmax"), numbers)
     if numbers.bias_correction:
@@ -102,9 +98,7 @@ def aggregate_step(
 
     The sum never exists in memory. Options as in `server_step`.
     """
-    numbers = numbers_of(server_numbers, options, rule)
-    entry = SERVER_RULES[rule]
-    moments = _moments(entry, state, numbers)
+    entry, moments, numbers = _begun(rule, state, options)
     usual = check.surely_valid(x, tuple(moments.values()), (), (), (deltas, weights)) and x.dim() == 1
     if not usual or check.surely_valid_deltas(deltas, weights) != x.numel():
         check.vector("x", x, dims=(1,))
@@ -113,12 +107,34 @@ def aggregate_step(
         check.weights("weights", weights, deltas)
         _check_moments(x, moments, [("deltas", deltas), ("weights", weights)])
         weights = weights.to(x.dtype)
-    if numbers.bias_correction:
-        numbers = _corrected(entry, state, numbers)
     get = moments.get
     registry.pick(backend, x).aggregate_step(entry, x, deltas, weights, get("m"), get("v"), get("vmax"), numbers)
     if numbers.bias_correction:
         state["step"] += 1
+
+
+def lanes_step(rule: str, x: Tensor, lanes: Tensor, places: Tensor | None, state: State, **options: Any) -> None:
+    """`server_step` along the sum of `lanes` (lanes, d), one after another, which never exists in memory; on Triton.
+
+    `places` (d,) int32, each once: where a lane's elements are in x; None if they are at the same places. For the
+    device engine, which makes lanes and places itself: they are not checked. Options as in `server_step`.
+    """
+    from ..triton.aggregate_step import step_along_lanes
+    from ..triton.server_step import Moments
+
+    entry, moments, numbers = _begun(rule, state, options)
+    get = moments.get
+    step_along_lanes(entry, x, lanes, places, Moments(get("m"), get("v"), get("vmax")), numbers)
+    if numbers.bias_correction:
+        state["step"] += 1
+
+
+def _begun(rule: str, state: State, options: dict[str, Any]) -> tuple[ServerRule, State, ServerNumbers]:
+    """What a step of a rule needs: its entry in the table, the moments by name, and this step's numbers."""
+    numbers = numbers_of(server_numbers, options, rule)
+    entry = SERVER_RULES[rule]
+    moments = _moments(entry, state, numbers)
+    return entry, moments, _corrected(entry, state, numbers) if numbers.bias_correction else numbers
 
 
 def _moments(entry: ServerRule, state: State, numbers: ServerNumbers) -> State:

@@ -33,13 +33,17 @@ def summing_blocks(size: int) -> dict[str, Any]:
 
 @device
 def _with_clients(total, deltas, weights, first, clients, size, at, mask, COUNT: tl.constexpr):
-    """`total` and COUNT clients from `first` on, as far as they exist: zeros that are added change nothing."""
+    """`total` and COUNT clients from `first` on, as far as they exist: zeros that are added change nothing. Without
+    weights (None) every client counts 1."""
     for ahead in tl.static_range(COUNT):
         client = first + ahead
         exists = client < clients
-        row = tl.cast(client, tl.int64) * size
-        weight = tl.load(weights + client, mask=exists, other=0.0)
-        total += weight * load(deltas, row + at, tl.where(exists, mask, False))
+        here, found = tl.cast(client, tl.int64) * size + at, tl.where(exists, mask, False)
+        if weights is None:
+            total += tl.where(exists, load(deltas, here, found), 0.0)
+        else:
+            weight = tl.load(weights + client, mask=exists, other=0.0)
+            total += weight * load(deltas, here, found)
     return total
 
 

@@ -153,6 +153,18 @@ def test_engine_vectors_come_back(shape: tuple[int, ...]) -> None:
     assert torch.equal(program.from_engine(there), x)
 
 
+def test_places_say_where_engine_numbers_are_in_a_packed_vector() -> None:
+    program = with_pixel_columns(trace(models.emnist_cnn(), torch.zeros(1, 1, 28, 28), "cross_entropy"))
+    x = torch.randn(program.packing.size, generator=torch.Generator().manual_seed(1))
+    places = program.places
+    assert places is not None
+    assert places.dtype is torch.int32
+    assert torch.equal(x[places.long()], program.to_engine(x))
+    assert torch.equal(places.long().sort().values, torch.arange(program.packing.size))  # each once
+    plain = trace(models.mlp(6, 5, 4), torch.zeros(1, 6), "cross_entropy")
+    assert with_pixel_columns(plain).places is None
+
+
 def test_columns_follow_the_pixels() -> None:
     """The dense layer's product is the same: weights and features are in one order, whichever that is."""
     program = with_pixel_columns(trace(models.emnist_cnn(), torch.zeros(1, 1, 28, 28), "cross_entropy"))
