@@ -198,6 +198,8 @@ class Simulation:
             with clock("step"):
                 if self.planner.versions() is not None:
                     self.server.past.put(plan.round, self.params)
+                if getattr(self.tuner, "reads_delta", False):
+                    _ = aggregate.delta
                 moved = self.server.step(aggregate, plan.server_lr)
             with clock("tune"):
                 tuning = self.tuner.tuning

@@ -20,7 +20,10 @@ from .train import Outcome
 
 class Tuner(Protocol):
     """Adjusts the next plan. `measures_cosine`: it goes by the clients' `min_cosine`, to whose sums the step's own
-    gradient belongs where `cosine_includes_step`. `tensors` and `load` carry what it remembers through a checkpoint."""
+    gradient belongs where `cosine_includes_step`. `tensors` and `load` carry what it remembers through a checkpoint.
+
+    One more attribute is asked for if it is there. `reads_delta`: it looks at every aggregate's delta, which then is
+    made before the server's step and not once more behind it (default False: it may look all the same)."""
 
     measures_cosine: bool
     cosine_includes_step: bool
@@ -136,6 +139,7 @@ class Fathom:
 
 class _Hypergradients:
     measures_cosine = True
+    reads_delta = True
 
     def __init__(self, settings: Fathom, smoothed: Tensor, start: tuple[float, float, float]) -> None:
         self.settings, self.smoothed, self.current = settings, smoothed, start

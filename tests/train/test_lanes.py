@@ -13,7 +13,7 @@ from torch import Tensor
 from fastfed.clients import SGD, Momentum
 from fastfed.train import DeltaPolicy
 from fastfed.train.device.engine import groups, portions, terms_of
-from fastfed.train.device.lanes import LANES, Lanes, Terms
+from fastfed.train.device.lanes import LANES, Lanes, Terms, bound_of
 from fastfed.train.policy import DeltaSum, divided, policy_weights, rest
 
 from .support import normal, round_of
@@ -122,6 +122,57 @@ def test_the_clipped_are_really_clipped() -> None:
     terms = terms_for(POLICIES["divide and clip"])
     norms = normal(4, 4, D, dtype=torch.float64)[terms.order].norm(dim=1)
     assert 0 < int((norms > terms.numbers[1]).sum()) < len(norms)
+
+
+# ---- how large the sum can be ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("broken", [None, 0])
+@pytest.mark.parametrize("name", POLICIES)
+def test_no_number_of_the_sum_is_beyond_the_bound(name: str, broken: int | None) -> None:
+    """Where each client moves one number only, all in the same place, the bound is reached but for rounding."""
+    terms = terms_for(POLICIES[name])
+    deltas = torch.zeros(4, D, dtype=torch.float64)
+    deltas[:, 3] = torch.tensor([2.0, 0.0, 7.0, 0.5])
+    if broken is not None:
+        deltas[broken, 2] = torch.nan
+    norms = deltas[terms.order].norm(dim=1)
+    largest = float(added_up(terms, deltas).abs().max())
+    assert largest <= bound_of(terms, norms) <= 1.00001 * largest
+    spread = deltas + normal(4, 4, D, dtype=torch.float64)
+    norms = spread[terms.order].norm(dim=1)
+    assert float(added_up(terms, spread).abs().max()) < bound_of(terms, norms)
+
+
+def test_the_bound_takes_factors_without_their_signs() -> None:
+    terms = terms_for(DeltaPolicy("uniform", scale=torch.tensor([3.0, 1.0, -3.0, 0.0])))
+    assert bound_of(terms, torch.ones(3, dtype=torch.float64)) == pytest.approx(2.0, rel=1e-5)
+
+
+@pytest.mark.parametrize("norm", [0.0, 1e-30])
+def test_a_factor_that_float32_cannot_hold_has_no_bound(norm: float) -> None:
+    terms = terms_for(DeltaPolicy(torch.tensor([1e39, 1.0, 1.0, 1.0], dtype=torch.float64)))
+    assert not bound_of(terms, torch.full((3,), norm, dtype=torch.float64)) < math.inf
+
+
+def test_rounding_of_many_sums_is_within_the_bound() -> None:
+    """The worst case: a large number first, then many that float32 rounds up every time."""
+    clients, step = 4000, 2.0**-24 * (1 + 2.0**-20)
+    moves = torch.full((clients,), step)
+    moves[0] = 1.0
+    total = torch.zeros(())
+    for move in moves:
+        total += move
+    assert float(total) > 1.0004 > float(moves.double().sum())
+    weights = torch.ones(clients)
+    work = round_of(
+        torch.zeros(1), [1] * clients, policy=DeltaPolicy(weights), steps=torch.ones(clients, dtype=torch.int64)
+    )
+    terms = Terms(work, work.steps, torch.arange(clients))
+    assert float(total) < bound_of(terms, moves.double())
+
+
+# ---- weights --------------------------------------------------------------------------------------------------------
 
 
 def test_numbers_are_in_the_order_of_training() -> None:

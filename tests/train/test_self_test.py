@@ -110,6 +110,17 @@ def _nothing_replayed(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(graphs._Tape, "replay", lambda self: None)
 
 
+def _a_lane_left_out_of_the_step(patch: pytest.MonkeyPatch) -> None:
+    from fastfed.train.device import lanes
+
+    right = lanes.lanes_step
+
+    def wrong(rule: str, x: Tensor, sums: Tensor, *given: Any, **options: Any) -> None:
+        right(rule, x, sums[:1], *given, **options)
+
+    patch.setattr(lanes, "lanes_step", wrong)
+
+
 def _stopping(patch: pytest.MonkeyPatch) -> None:
     def stops(*given: Any) -> None:
         raise RuntimeError("PassManager::run failed\nin some file")
@@ -127,6 +138,7 @@ def _stopping(patch: pytest.MonkeyPatch) -> None:
         ("dense layers, SGD fused", _less_precise_products, "deltas differ from float64 by"),
         ("sparse inputs", _chunks_that_differ, "2 clients at once give other bits than 4"),
         ("dense layers, SGD fused", _nothing_replayed, "launches that are replayed give other bits"),
+        ("sparse inputs", _a_lane_left_out_of_the_step, "lanes that are joined by the server's step give other bits"),
         ("sparse inputs", _stopping, "it stopped with RuntimeError: PassManager::run failed"),
     ],
 )

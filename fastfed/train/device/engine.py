@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from ... import program
 from ...clients import Client
 from ...data import Examples, Sparse
-from ...data.resident import Resident, free_memory, passing, resident
+from ...data.resident import Resident, free_memory, passing, resident, upload
 from ...kernels import CLIENT_RULES, registry
 from ...kernels.registry import BACKENDS, interpreting
 from ...losses import Loss
@@ -33,7 +33,7 @@ from .coefficients import why_not_fused
 from .fused import FusedChunk
 from .inputs import check_examples, meaning_of_bytes
 from .kept import KeptChunk
-from .lanes import LANES, LaneSum, Terms, outcome
+from .lanes import LANES, LaneSum, Layout, Terms, outcome
 
 _KERNELS = registry.__package__
 MEMORY = 1 << 30  # bytes that a chunk of clients may take, by estimate, in the interpreter ...
@@ -79,6 +79,8 @@ class Device:
         self.memory = self._default_memory() if memory is None else memory
         self._limit = memory if memory is not None else free_memory(self.device)  # of one client; None: unknown
         self.arena = Arena(self.device)
+        places = self.program.places
+        self.layout = Layout(self.program.from_engine, None if places is None else upload(places, self.device))
         if self.device.type != "cpu":
             self.why = f"{Device.why}; {self.resident.why}"
 
@@ -104,7 +106,7 @@ class Device:
 
     def lane_sum(self, terms: Terms, lanes: range, *, home: bool = True) -> LaneSum:
         """Where `train` puts what becomes of the clients in these lanes."""
-        return LaneSum(terms, lanes, self.device, self.program.from_engine, home=home)
+        return LaneSum(terms, lanes, self.device, self.layout, home=home)
 
     def train(self, part: LaneSum) -> None:
         """Trains the clients of these lanes."""
