@@ -25,11 +25,11 @@ from rich.table import Table
 from ..kernels.registry import interpreting
 from ..packing import Packing
 from ..train.device.engine import terms_of
-from ..train.device.lanes import LANES, outcome
+from ..train.device.lanes import LANES
 from .device.host import COHORTS, allocations, launch_row, launch_table, launches_of, seconds_of_rooms
 from .device.kernels import LAYER_CASES, compiled, kernel_rows, kernel_table
-from .device.rounds import CASES, round_of, steps_of
-from .device.stubbed import as_on_a_card
+from .device.rounds import CASES, round_of, run_and_step, steps_of
+from .device.stubbed import stubbed_card
 from .rounds.workloads import WORKLOADS
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
@@ -84,7 +84,7 @@ def count(name: str, rule: str, clients: int, steps: int) -> list[Moved]:
 
     executor, work = round_of(name, rule, clients, steps)
     with counted() as launches:
-        executor.run(work)
+        run_and_step(executor, work)
     return _moved(launches)
 
 
@@ -119,7 +119,6 @@ def count_sum(name: str, clients: int) -> list[Moved]:
     x = executor.program.to_engine(work.start).repeat(clients, 1) + 1
     with counted() as launches:
         part.add(0, x, work.start, {})
-        outcome([part])
     return _moved(launches)
 
 
@@ -176,9 +175,9 @@ def programs_of_round(name: str, rule: str) -> list[tuple[str, int]]:
     """Kernel and number of programs of every launch of a round."""
     from ..kernels.triton.launch import recorded
 
-    with as_on_a_card(), recorded() as launches:
+    with stubbed_card(), recorded() as launches:
         executor, work = round_of(name, rule, WORKLOADS[name].clients, steps_of(name))
-        executor.run(work)
+        run_and_step(executor, work)
     return [(item.kernel.__name__, item.programs) for item in launches]
 
 

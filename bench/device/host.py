@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_leaves
 from ... import simulation
 from ...record.history import ROOMS
 from ..rounds.workloads import WORKLOADS
-from .rounds import round_of, simulation_of, steps_of
+from .rounds import round_of, run_and_step, simulation_of, steps_of
 from .stubbed import as_on_the_host, stubbed_card
 
 COHORTS = (10, 1000)  # whose launches are compared
@@ -55,7 +55,8 @@ class Operations(TorchDispatchMode):
 
 @dataclass(frozen=True)
 class Launches:
-    """Launches of FastFed's kernels in a round and in one more local step, and torch's own operations likewise."""
+    """Launches of FastFed's kernels in a round, the server's step included, and in one more local step; and torch's own
+    operations likewise."""
 
     per_round: int
     per_step: int
@@ -70,10 +71,10 @@ def launches_of(name: str, rule: str, clients: int) -> Launches:
     with stubbed_card("meta") as seen:
         for taken in (steps, steps + 1):
             executor, work = round_of(name, rule, clients, taken, device="meta")
-            executor.run(work)
+            run_and_step(executor, work)
             seen.clear()
             with Operations() as operations:
-                executor.run(work)
+                run_and_step(executor, work)
             ours[taken], torchs[taken] = seen.total(), operations.seen.total()
     return Launches(ours[steps], ours[steps + 1] - ours[steps], torchs[steps], torchs[steps + 1] - torchs[steps])
 

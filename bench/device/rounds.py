@@ -17,7 +17,7 @@ from ...packing import Packing
 from ...server import ServerModel
 from ...simulation import Simulation
 from ...train.device.engine import Device
-from ...train.work import RoundWork
+from ...train.work import Outcome, RoundWork
 from ..rounds import synthetic
 from ..rounds.workloads import WORKLOADS, Workload
 
@@ -128,6 +128,13 @@ def round_of(name: str, rule: str, clients: int, steps: int, device: str = "cpu"
     executor = Device(module, workload.loss, _store(workload, stored), device=device, memory=_UNLIMITED)
     start = Packing.of(module).pack(module).to(device)
     return executor, replace(workload.work(start, clients, stored, steps), optimizers=((RULES | KEEPING)[rule],))
+
+
+def run_and_step(executor: Device, work: RoundWork) -> Outcome:
+    """The round, and the server's step of FedAvg behind it: the model that it starts from moves."""
+    outcome = executor.run(work)
+    outcome.total.step("sgd", work.start, {})
+    return outcome
 
 
 def simulation_of(name: str, rule: str, clients: int, device: str = "cpu") -> Simulation:
