@@ -210,10 +210,16 @@ def test_a_refused_client_leaves_its_share_to_the_others() -> None:
     moves = normal(1, 5, 40)
     without = moves[[0, 1, 3, 4]]
     moves[2, 7] = torch.nan
+    got = in_lanes(*work_for(moves))
+    assert isinstance(got.total, LaneTotal)
+    assert got.total.bound == torch.inf  # that of the lanes is not the sum's, which is divided
+    unasked = torch.zeros(40)
+    got.total.step("sgd", unasked, {})
     moved, x, seen = stepped(in_lanes(*work_for(moves)), PLAIN, torch.zeros(40))
     assert moved
-    assert seen["_aggregate_step"] == 0  # the sum is divided before the step
-    torch.testing.assert_close(x, without.mean(0))
+    assert seen["_aggregate_step"] == 0
+    for model in (x, unasked):
+        torch.testing.assert_close(model, without.mean(0))
 
 
 def test_another_backend_is_obeyed(monkeypatch: pytest.MonkeyPatch) -> None:
