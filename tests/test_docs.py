@@ -25,7 +25,7 @@ from typer.testing import CliRunner
 
 import fastfed as ff
 from fastfed.app import cli, config, sweep
-from fastfed.bench import device_costs, events, gpu_report, host_time
+from fastfed.bench import checkpoints, device_costs, events, gpu_report, host_time
 from fastfed.bench.kernels import cases
 
 ROOT = Path(__file__).parents[1]
@@ -177,7 +177,7 @@ def test_configurations_are_accepted(page: str, tmp_path: Path) -> None:
 # ---- commands -------------------------------------------------------------------------------------------------------
 
 
-PROGRAMS = {module.__name__: module.app for module in (device_costs, events, gpu_report, host_time)}
+PROGRAMS = {module.__name__: module.app for module in (checkpoints, device_costs, events, gpu_report, host_time)}
 
 
 def problem_with(command: str) -> str | None:

@@ -1,96 +1,71 @@
-"""Checkpoints on disk: tensors as safetensors, the rest as JSON; complete or absent, never half-written.
+"""Checkpoints in a directory: one file each, complete or absent, never half-written.
 
-A directory holds ``round-00000120.json`` and the file of tensors that it names, with its SHA-256. The JSON is written
-last and put in place by renaming, so a checkpoint exists exactly when its JSON does. The rows of the run are beside it,
-in a file that all checkpoints share (``rows.py``), so that a checkpoint does not grow with the run.
+``round-00000120.safetensors`` holds the tensors, and in its metadata everything else, under a seal (``sealed.py``). It
+is put in place by renaming. The rows of the run are beside it, in a file that all checkpoints share (``rows.py``), so
+that a checkpoint does not grow with the run. Checkpoints of formats 1 and 2 (``older.py``) may be there, too.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from . import rows
+from ..files import aside
+from . import older, rows, sealed
+from .rows import SavedRows
 
-FORMAT = 2
-_READABLE = (1, FORMAT)  # in format 1 the rows are in the JSON itself
+FORMAT = 3
+_COMPLETE = re.compile(r"round-(\d+)\.(?:json|safetensors)")
+_TENSORS_OF_OLDER = re.compile(r"round-(\d+)-[0-9a-f]+\.safetensors")
 
 
 class DamagedCheckpoint(ValueError):
     """A checkpoint cannot be read: the message names it, says why, and offers the one before it."""
 
 
-def write(directory: str | Path, round: int, tensors: Mapping[str, Tensor], manifest: Mapping[str, Any]) -> Path:
-    """Writes the checkpoint of a round; the path of its JSON."""
+def write(directory: str | Path, round: int, tensors: Mapping[str, Tensor], told: str, history: SavedRows) -> Path:
+    """Writes the checkpoint of a round; its path. `told`: JSON of what is the same in all checkpoints of the run."""
     home = Path(directory)
     home.mkdir(parents=True, exist_ok=True)
-    scratch = home / f".round-{round:08d}.{os.getpid()}.tmp"
-    _save(tensors, scratch)
-    digest = _digest(scratch)
-    held = home / f"round-{round:08d}-{digest[:12]}.safetensors"
-    _put(scratch, held)
-    target = home / f"round-{round:08d}.json"
-    content = {"format": FORMAT, "round": round, "tensors": held.name, "sha256": digest, **manifest}
-    scratch.write_text(_sealed(content))
-    _put(scratch, target)
-    for other in home.glob(f"round-{round:08d}-*.safetensors"):  # of an earlier checkpoint of the same round
-        if other != held:
-            other.unlink()
+    target = home / f"round-{round:08d}.safetensors"
+    known = asdict(history)
+    tail = known.pop("tail")
+    own = json.dumps({"format": FORMAT, "round": round, "history": known})
+    with aside(target, synced=True) as scratch:
+        sealed.write(scratch, tensors, {"checkpoint": own, "run": told, "rows": tail})
+    older.remove(home, round)
     return target
 
 
-def _save(tensors: Mapping[str, Tensor], path: Path) -> None:
-    """Writes them, from any device; where the system refuses, such as a full disk, its own error: safetensors hides it
-    in a text."""
-    try:
-        save_file({name: tensor.cpu().contiguous() for name, tensor in tensors.items()}, path)
-    except SafetensorError as error:
-        refused = re.search(r"os error (\d+)", str(error))
-        if refused is None:
-            raise
-        number = int(refused[1])
-        raise OSError(number, os.strerror(number), str(path)) from error
-
-
 def read(path: str | Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """The manifest and the tensors, on the CPU, of a checkpoint: a JSON file, or a directory, whose newest is taken."""
+    """What is told of a run and its tensors, on the CPU, of a checkpoint: a file, or a directory, whose newest is
+    taken. `history` are the rows, and `saved_rows` what the checkpoint knows of their file (not in format 1)."""
     target = newest(path)
     try:
-        manifest = _opened(target.read_text())
-        if manifest["format"] not in _READABLE:
-            raise ValueError(f"it has format {manifest['format']!r}, this FastFed reads {FORMAT}")
-        if manifest["format"] == FORMAT:
-            manifest |= {"beginning": manifest["history"], "history": rows.read(target.parent, manifest["history"])}
-        held = target.parent / manifest["tensors"]
-        if _digest(held) != manifest["sha256"]:
-            raise ValueError(f"{held.name} does not hold what was written")
-        return manifest, load_file(held)
+        manifest, tensors = older.read(target) if target.suffix == ".json" else _read(target)
+        if manifest["format"] > 1:
+            saved = SavedRows(**manifest["history"])
+            manifest |= {"saved_rows": saved, "history": rows.read(target.parent, saved)}
+        return manifest, tensors
     except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
         raise DamagedCheckpoint(f"{target}: damaged ({error or type(error).__name__}). {_offer(target)}") from error
 
 
-def _sealed(manifest: Mapping[str, Any]) -> str:
-    """The manifest as JSON, with a digest of its own."""
-    text = json.dumps(manifest, allow_nan=False)
-    return json.dumps({"seal": hashlib.sha256(text.encode()).hexdigest(), "manifest": manifest}, allow_nan=False)
-
-
-def _opened(text: str) -> dict[str, Any]:
-    """The manifest that `_sealed` wrote, unchanged since."""
-    content = json.loads(text)
-    manifest: dict[str, Any] = content["manifest"]
-    if hashlib.sha256(json.dumps(manifest).encode()).hexdigest() != content["seal"]:
-        raise ValueError("its contents are not what was written")
-    return manifest
+def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    texts, tensors = sealed.read(path)
+    manifest = json.loads(texts["checkpoint"])
+    if manifest["format"] != FORMAT:
+        raise ValueError(f"it has format {manifest['format']!r}, this FastFed reads {FORMAT}")
+    manifest["history"]["tail"] = texts["rows"]
+    return manifest | json.loads(texts["run"]), tensors
 
 
 def claim(directory: str | Path, run: str, round: int, resumed: bool) -> None:
@@ -99,10 +74,11 @@ def claim(directory: str | Path, run: str, round: int, resumed: bool) -> None:
     Checkpoints of another run are refused, and so are later ones of this run unless it was `resumed` from an earlier
     one: then they are set aside, out of the way of "the newest".
     """
-    later = [path for path in all_of(directory) if int(path.stem.removeprefix("round-")) > round]
-    for path in all_of(directory):
-        if _run_of(path) not in (run, None):
+    there = all_of(directory)
+    for path in there:
+        if _is_of_another(run, path):
             raise ValueError(f"checkpoint: {directory} holds {path.name} of another run; name another directory")
+    later = [path for path in there if round_of(path) > round]
     if later and not resumed:
         raise ValueError(
             f"checkpoint: {directory} holds {later[-1].name}, and this run is at round {round}; go on from there with "
@@ -112,12 +88,17 @@ def claim(directory: str | Path, run: str, round: int, resumed: bool) -> None:
         path.replace(path.with_name(f"{path.name}.set-aside"))
 
 
-def _run_of(path: Path) -> str | None:
-    """Which run a checkpoint belongs to; None if it cannot be read."""
+def _is_of_another(run: str, path: Path) -> bool:
+    """Whether a checkpoint belongs to another run; not if it cannot be read."""
     try:
-        return str(_opened(path.read_text())["run"])
+        if path.suffix == ".json":
+            return str(older.read_manifest(path)["run"]) != run
+        if json.loads(sealed.read_texts(path)["run"])["run"] == run:
+            return False
+        sealed.check(path)  # all of it is read only where it would be a reason to refuse
+        return True
     except (OSError, ValueError, KeyError, TypeError):
-        return None
+        return False
 
 
 def newest(path: str | Path) -> Path:
@@ -127,61 +108,70 @@ def newest(path: str | Path) -> Path:
         return place
     found = all_of(place)
     if not found:
-        raise FileNotFoundError(f"{place}: holds no checkpoint (round-*.json)")
+        raise FileNotFoundError(f"{place}: holds no checkpoint (round-*.safetensors)")
     return found[-1]
 
 
 def all_of(directory: str | Path) -> list[Path]:
     """The checkpoints of a directory, the oldest first."""
-    return sorted(Path(directory).glob("round-*.json"))
+    home = Path(directory)
+    names = os.listdir(home) if home.is_dir() else []
+    return sorted((home / name for name in names if _COMPLETE.fullmatch(name)), key=_age)
+
+
+def round_of(path: Path) -> int:
+    """The round of a checkpoint."""
+    return int(path.stem.removeprefix("round-"))
+
+
+def _age(path: Path) -> tuple[int, str]:
+    """Of one round, the one of today's format is the newer."""
+    return round_of(path), path.suffix
 
 
 def rounds_of(directory: str | Path) -> set[int]:
     """The rounds that a directory has checkpoints of."""
-    return {int(path.stem.removeprefix("round-")) for path in all_of(directory)}
+    return {round_of(path) for path in all_of(directory)}
 
 
-def prune(directory: str | Path, keep: int, spare: Iterable[int] = ()) -> None:
-    """Removes all but the last `keep` checkpoints and those of the rounds to `spare`."""
-    home, names = Path(directory), sorted(os.listdir(directory))  # looked at once: it is done after every checkpoint
-    spared = {f"round-{round:08d}" for round in spare}
-    complete = [name[: -len(".json")] for name in names if name.startswith("round-") and name.endswith(".json")]
-    gone = {stem for stem in complete[:-keep] if stem not in spared}
-    for stem in gone:
-        (home / f"{stem}.json").unlink()
-    left = set(complete) - gone
-    for name in names:
-        is_held = name.startswith("round-") and name.endswith(".safetensors")
-        is_left_over = name.startswith(".round-") and name.endswith(".tmp")  # of a run that was killed while it wrote
-        if is_left_over or (is_held and name.removesuffix(".safetensors").rpartition("-")[0] not in left):
-            (home / name).unlink()
-    _prune_rows(home, [home / name for name in names if name.startswith(rows.NAME) and name.endswith(".jsonl")])
+def prune(directory: str | Path, keep: int, spare: Callable[[Collection[int]], Collection[int]]) -> None:
+    """Removes all but the last `keep` checkpoints and those that `spare` chooses of the rounds that are there."""
+    home, names = Path(directory), os.listdir(directory)  # looked at once: it is done after every checkpoint
+    complete = {name: int(found[1]) for name in names if (found := _COMPLETE.fullmatch(name))}
+    there = sorted(set(complete.values()))
+    left = {*there[-keep:], *spare(there)}
+    of_older = {round for name, round in complete.items() if round in left and name.endswith(".json")}
+    for name in [*(name for name, round in complete.items() if round not in left), *_left_over(names, of_older)]:
+        (home / name).unlink()
+    _prune_rows(home, [name for name in names if name.startswith(rows.NAME) and name.endswith(".jsonl")])
 
 
-def _prune_rows(home: Path, files: list[Path]) -> None:
+def _left_over(names: Iterable[str], of_older: Collection[int]) -> list[str]:
+    """Files of no checkpoint: of a run that was killed while it wrote, or tensors whose JSON is not there."""
+    held = {name: int(found[1]) for name in names if (found := _TENSORS_OF_OLDER.fullmatch(name))}
+    unfinished = [name for name in names if name.startswith(".round-") and name.endswith(".tmp")]
+    return unfinished + [name for name, round in held.items() if round not in of_older]
+
+
+def _prune_rows(home: Path, names: list[str]) -> None:
     """Removes files of rows that no checkpoint knows, where there are several."""
-    if len(files) > 1:
-        told = "".join(path.read_text() for path in home.glob("round-*.json*"))
-        for file in files:
-            if f'"{file.name}"' not in told:
-                file.unlink()
+    if len(names) > 1:
+        told = "".join(map(_told_by, home.glob("round-*")))
+        for name in names:
+            if name not in told:
+                (home / name).unlink()
+
+
+def _told_by(path: Path) -> str:
+    """What a file of a checkpoint tells of others; of one that is damaged, all that it has."""
+    if ".json" in path.suffixes:
+        return path.read_text(errors="replace")
+    try:
+        return str(sealed.read_texts(path))
+    except (ValueError, KeyError):
+        return path.read_bytes().decode(errors="replace")
 
 
 def _offer(damaged: Path) -> str:
-    older = [path for path in all_of(damaged.parent) if path < damaged]
-    return f"The one before it is {older[-1]}: resume from that." if older else "There is none before it."
-
-
-def _digest(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
-
-
-def _put(scratch: Path, target: Path) -> None:
-    """Renames once the contents have reached the disk."""
-    with scratch.open("rb") as file:
-        os.fsync(file.fileno())
-    scratch.replace(target)
+    before = [path for path in all_of(damaged.parent) if _age(path) < _age(damaged)]
+    return f"The one before it is {before[-1]}: resume from that." if before else "There is none before it."

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Collection, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -25,7 +27,7 @@ from .restore import (
     run_id,
     setting_json,
 )
-from .rows import Rows
+from .rows import Rows, SavedRows
 
 if TYPE_CHECKING:
     from ..simulation import Simulation
@@ -40,9 +42,9 @@ class SavedRun:
     def __init__(self, sim: Simulation) -> None:
         self.run, self.resumed = run_id(sim.settings.by_name(), sim.params), False
         self._fed = sim.fed
-        self._rows: dict[Path, Rows] = {}
-        self._told: dict[str, Any] | None = None
-        self._beginnings: dict[Path, Any] = {}  # where it was resumed: what the checkpoint knew of its rows
+        self._rows: dict[str, Rows] = {}
+        self._told: tuple[str, str] | None = None  # of which run, and what
+        self._known: dict[Path, SavedRows] = {}  # where it was resumed: what the checkpoint knew of its rows
 
     def claim(self, directory: str | Path, round: int) -> None:
         """Refuses a directory whose checkpoints this run, at this round, would mix with."""
@@ -50,35 +52,38 @@ class SavedRun:
 
     def save(self, sim: Simulation, directory: str | Path, keep: int | None) -> Path:
         """Writes a checkpoint; its path. With `keep`, all but the last `keep` and the best are removed."""
-        home = Path(directory).resolve()
-        if home not in self._rows:
-            self._rows[home] = Rows(home, self._beginnings.get(home))
         rows = sim.history.rounds
-        manifest = self._manifest(sim) | {"history": self._rows[home].add(rows)}
+        saved_rows = self._rows_in(directory).add(rows)
         tensors = sim.tensors() | {f"{_CONSTANT}{name}": tensor for name, tensor in constants(sim.model).items()}
-        target = checkpoints.write(directory, sim.round, tensors, manifest)
+        target = checkpoints.write(directory, sim.round, tensors, self._told_of(sim), saved_rows)
         if keep is not None:
-            there = [number for number in checkpoints.rounds_of(directory) if 1 <= number <= sim.round]
-            checkpoints.prune(directory, keep, spare=_best_round(rows, sim.metric, there))
+            checkpoints.prune(directory, keep, spare=lambda there: _best_round(rows, sim.metric, there))
         return target
+
+    def _rows_in(self, directory: str | Path) -> Rows:
+        place = os.path.abspath(directory)
+        if place not in self._rows:
+            home = Path(place).resolve()
+            self._rows[place] = Rows(home, self._known.get(home))
+        return self._rows[place]
 
     def take_up(self, path: str | Path, manifest: dict[str, Any]) -> None:
         """The simulation is the one of this checkpoint, whose run it goes on with."""
         self.run, self.resumed = manifest["run"], True
-        if "beginning" in manifest:
-            self._beginnings[checkpoints.newest(path).parent.resolve()] = manifest["beginning"]
+        if "saved_rows" in manifest:
+            self._known[checkpoints.newest(path).parent.resolve()] = manifest["saved_rows"]
 
     @cached_property
     def _fingerprint(self) -> str:
         return self._fed.fingerprint()
 
-    def _manifest(self, sim: Simulation) -> dict[str, Any]:
-        """What is the same in all checkpoints of a run: made once."""
-        if self._told is None or self._told["run"] != self.run:
-            self._told = self._made_manifest(sim)
-        return self._told
+    def _told_of(self, sim: Simulation) -> str:
+        """What is the same in all checkpoints of a run, as JSON: made once."""
+        if self._told is None or self._told[0] != self.run:
+            self._told = self.run, json.dumps(self._manifest(sim), allow_nan=False)
+        return self._told[1]
 
-    def _made_manifest(self, sim: Simulation) -> dict[str, Any]:
+    def _manifest(self, sim: Simulation) -> dict[str, Any]:
         model_recipe, data_recipe = recipe_of(sim.model), recipe_of(sim.fed)
         settings = sim.settings.by_name() | {"executor": sim.executor.name}  # what "auto" stands for here
         return {
@@ -112,7 +117,8 @@ def resume(
 
 def _best_round(rows: Sequence[Row], metric: str, among: Collection[int]) -> list[int]:
     """The evaluated round of these with the best metric, if there is one."""
-    evaluated = [row for row in (rows[number - 1] for number in sorted(among)) if row.get(metric) is not None]
+    there = (rows[number - 1] for number in sorted(among) if 1 <= number <= len(rows))
+    evaluated = [row for row in there if row.get(metric) is not None]
     if not evaluated:
         return []
     best = History(evaluated).best(metric)

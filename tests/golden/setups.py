@@ -31,7 +31,8 @@ HERE = Path(__file__).parent
 HASHES = HERE / "hashes.json"
 NEWER = ("gradients", "delta_norm_std")  # columns that rows had not when the hashes were made
 CHECKPOINTS = HERE / "checkpoints"  # one each of `RESUMED`, written after half of its rounds
-RUN = HERE / "run"  # the directory of `interrupted_run`, written after half of its rounds
+RUN = HERE / "run"  # the directory of `configured`, written after half of its rounds, with checkpoints of format 1
+RUN_OF_FORMAT_2 = HERE / "run_of_format_2"  # the same one
 ROUNDS = 4
 
 _FLEET = ff.fleet.Fleet(step_seconds=0.1, spread=1.0, network_seconds=0.5, dropout=0.05)

@@ -15,6 +15,7 @@ import pytest
 import fastfed as ff
 from fastfed.app import runs
 from fastfed.kernels import registry
+from fastfed.saved import checkpoint
 
 from ..simulation.support import small_model
 from .setups import (
@@ -24,6 +25,7 @@ from .setups import (
     RESUMED,
     ROUNDS,
     RUN,
+    RUN_OF_FORMAT_2,
     Hashes,
     configured,
     digests,
@@ -79,9 +81,9 @@ def test_an_old_checkpoint_goes_on_to_the_same_bits(name: str, kept: Hashes) -> 
     assert digests(sim.params, sim.history) == kept[f"{name}/native"]
 
 
-@pytest.fixture
-def old_run(tmp_path: Path) -> Path:
-    return Path(shutil.copytree(RUN, tmp_path / "run"))
+@pytest.fixture(params=[RUN, RUN_OF_FORMAT_2], ids=["format 1", "format 2"])
+def old_run(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(request.param, tmp_path / "run"))
 
 
 @cpu_only
@@ -89,6 +91,10 @@ def test_an_old_run_is_taken_up(old_run: Path) -> None:
     assert (runs.read(old_run).status, len(runs.read(old_run).history)) == ("done", ROUNDS // 2)
     run = runs.execute(configured(ROUNDS), old_run, resume=True, progress=False)
     assert (run.status, len(run.history)) == ("done", ROUNDS)
+    kept = [path.name for path in checkpoint.all_of(old_run / runs.CHECKPOINT)]
+    assert kept == ["round-00000002.json", "round-00000003.safetensors", "round-00000004.safetensors"]
+    (tensors,) = (old_run / runs.CHECKPOINT).glob("round-*-*.safetensors")  # of the one that is old
+    assert tensors.name.startswith("round-00000002-")
 
 
 @cpu_only

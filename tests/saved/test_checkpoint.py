@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -138,19 +137,17 @@ def test_the_last_and_the_best_are_kept(tmp_path: Path) -> None:
     accuracies = history.column("test_accuracy")
     best = accuracies.index(max(accuracies)) + 1
     assert best < 11  # the wild learning rate of the later rounds makes it worse
-    kept = [int(path.stem.removeprefix("round-")) for path in checkpoint.all_of(tmp_path)]
-    assert kept == [best, 11, 12]
-    assert len(list(tmp_path.iterdir())) == 7  # two files each, the rows of all, and nothing else
+    assert [checkpoint.round_of(path) for path in checkpoint.all_of(tmp_path)] == [best, 11, 12]
+    assert len(list(tmp_path.iterdir())) == 3  # one file each, and nothing else
 
 
 def test_a_damaged_checkpoint_is_named_and_the_one_before_it_offered(tmp_path: Path) -> None:
     sim = simulation()
     sim.run(rounds=2, checkpoint=tmp_path, checkpoint_every=1, progress=False)
     older, newer = checkpoint.all_of(tmp_path)
-    held = tmp_path / json.loads(newer.read_text())["manifest"]["tensors"]
-    content = bytearray(held.read_bytes())
+    content = bytearray(newer.read_bytes())
     content[-5] ^= 1  # one bit of one parameter
-    held.write_bytes(content)
+    newer.write_bytes(content)
     with pytest.raises(DamagedCheckpoint) as caught:
         ff.Simulation.resume(tmp_path, fed=sim.fed)
     assert str(newer) in str(caught.value)
@@ -158,23 +155,35 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_offered(tmp_path: P
     assert ff.Simulation.resume(older, fed=sim.fed).round == 1
 
 
-@pytest.mark.parametrize("damage", ["truncated tensors", "no tensors", "truncated json", "other seed", "no history"])
-def test_every_kind_of_damage_is_named(damage: str, tmp_path: Path) -> None:
+def test_a_change_of_any_byte_is_noticed(tmp_path: Path) -> None:
     path = simulation().save(tmp_path)
-    content = json.loads(path.read_text())
-    held = tmp_path / content["manifest"]["tensors"]
-    if damage == "truncated tensors":
-        held.write_bytes(held.read_bytes()[:100])
-    elif damage == "no tensors":
-        held.unlink()
-    elif damage == "truncated json":
-        path.write_text(path.read_text()[:-20])
-    elif damage == "other seed":
-        path.write_text(path.read_text().replace('"seed": 11', '"seed": 12'))
-    else:
-        del content["manifest"]["history"]
-        path.write_text(json.dumps(content))
-    with pytest.raises(DamagedCheckpoint, match=r"round-00000000.json: damaged .* There is none before it"):
+    whole = path.read_bytes()
+    for place in range(len(whole)):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+        with pytest.raises(DamagedCheckpoint, match=r"round-00000000.safetensors: damaged .* There is none before it"):
+            checkpoint.read(tmp_path)
+    path.write_bytes(whole)
+    assert checkpoint.read(tmp_path)[0]["round"] == 0
+
+
+def test_a_checkpoint_waits_for_the_disk_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = []
+
+    def fsync(file: int) -> None:
+        found.append((os.fstat(file).st_size, checkpoint.rounds_of(tmp_path)))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    sim = simulation()
+    sim.run(rounds=1, evaluate_every=0, progress=False)
+    path = sim.save(tmp_path)
+    assert found == [(path.stat().st_size, set())]  # all of it, before it has its name
+
+
+@pytest.mark.parametrize("length", [0, 5, 8, 100, -8, -1])
+def test_a_file_that_ends_too_early_is_noticed(length: int, tmp_path: Path) -> None:
+    path = simulation().save(tmp_path)
+    path.write_bytes(path.read_bytes()[:length])
+    with pytest.raises(DamagedCheckpoint, match=r"round-00000000.safetensors: damaged .* There is none before it"):
         ff.Simulation.resume(tmp_path)
 
 
@@ -182,20 +191,40 @@ def test_another_format_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(checkpoint, "FORMAT", 99)
     simulation().save(tmp_path)
     monkeypatch.undo()
-    with pytest.raises(DamagedCheckpoint, match="it has format 99, this FastFed reads 2"):
+    with pytest.raises(DamagedCheckpoint, match="it has format 99, this FastFed reads 3"):
         ff.Simulation.resume(tmp_path)
 
 
 def test_a_directory_belongs_to_one_run(tmp_path: Path) -> None:
     sim = simulation()
     sim.run(rounds=3, checkpoint=tmp_path, checkpoint_every=1, progress=False)
-    with pytest.raises(ValueError, match=r"round-00000001.json of another run; name another directory"):
+    with pytest.raises(ValueError, match=r"round-00000001.safetensors of another run; name another directory"):
         simulation(seed=12).run(rounds=9, checkpoint=tmp_path, progress=False)
-    with pytest.raises(ValueError, match=r"holds round-00000003.json, and this run is at round 0; go on from there"):
+    with pytest.raises(
+        ValueError, match=r"holds round-00000003.safetensors, and this run is at round 0; go on from there"
+    ):
         simulation().run(rounds=9, checkpoint=tmp_path, progress=False)
     assert checkpoint.rounds_of(tmp_path) == {1, 2, 3}
     sim.run(rounds=1, checkpoint=tmp_path, progress=False)
     assert ff.Simulation.resume(tmp_path, fed=sim.fed).round == 4
+
+
+def test_a_damaged_checkpoint_belongs_to_nobody_else(tmp_path: Path) -> None:
+    sim = simulation()
+    path = sim.save(tmp_path)
+    other = path.read_bytes().replace(sim.saved.run.encode(), b"0" * len(sim.saved.run))
+    path.write_bytes(other)
+    sim.run(rounds=1, checkpoint=tmp_path, evaluate_every=0, progress=False)
+    assert ff.Simulation.resume(tmp_path, fed=sim.fed).round == 1
+
+
+def test_what_a_killed_run_left_is_removed_and_what_is_set_aside_stays(tmp_path: Path) -> None:
+    left = tmp_path / ".round-00000001.safetensors.123.tmp"
+    left.write_text("half of the n")
+    (tmp_path / "round-00000007.safetensors.set-aside").write_text("kept")
+    simulation().run(rounds=1, checkpoint=tmp_path, evaluate_every=0, progress=False)
+    names = {path.name for path in tmp_path.iterdir()}
+    assert names == {"round-00000001.safetensors", "round-00000007.safetensors.set-aside"}
 
 
 def test_going_back_behind_a_damaged_checkpoint(tmp_path: Path) -> None:

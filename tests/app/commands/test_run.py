@@ -18,7 +18,7 @@ import pytest
 from fastfed.app import runs
 from fastfed.record import progress
 from fastfed.record import writers as record
-from fastfed.saved import checkpoint
+from fastfed.saved import checkpoint, sealed
 
 from ..test_runs import contents, failing_from, final_model
 from .support import assert_refused, fastfed, small_file
@@ -190,7 +190,7 @@ def test_a_file_of_a_sweep_is_told_apart(file: Path) -> None:
 # ---- failures: exit code 1 ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("owner", "name"), [(record.JsonLines, "write"), (checkpoint, "save_file")])
+@pytest.mark.parametrize(("owner", "name"), [(record.JsonLines, "write"), (sealed, "write")])
 def test_a_full_disk_is_a_sentence_and_resume_goes_on(
     file: Path, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str
 ) -> None:

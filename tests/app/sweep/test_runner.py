@@ -117,7 +117,7 @@ def test_ctrl_c_leaves_checkpoints_and_resume_ends_in_the_same_bits(tmp_path: Pa
     assert (first.status, [one.status for one in others]) == ("interrupted", ["waiting"] * 2)
     stopped = runs.read(home / "points" / first.point.name)
     assert 3 <= len(stopped.history) < rounds
-    assert list((stopped.path / runs.CHECKPOINT).glob("round-*.json"))
+    assert checkpoint.all_of(stopped.path / runs.CHECKPOINT)
 
     short = sweep.plan(file, ["client.lr=0.1"], [f"run.rounds={len(stopped.history) + 4}", "run.evaluate_every=500"])
     report = sweep.carry_out(short, home, resume=True)

@@ -1,0 +1,80 @@
+"""Checkpoints of format 2: every kind of damage is named, a directory of them goes on, and rounds have one each."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+import fastfed as ff
+from fastfed.saved import checkpoint
+from fastfed.saved.checkpoint import DamagedCheckpoint
+
+from ..golden.setups import RUN_OF_FORMAT_2
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    return Path(shutil.copytree(RUN_OF_FORMAT_2 / "checkpoint", tmp_path / "checkpoint"))
+
+
+@pytest.mark.parametrize(
+    "damage",
+    ["truncated tensors", "no tensors", "truncated json", "other seed", "no history", "other rows", "format 9"],
+)
+def test_every_kind_of_damage_is_named(damage: str, home: Path) -> None:
+    path = home / "round-00000002.json"
+    content = json.loads(path.read_text())
+    held = home / content["manifest"]["tensors"]
+    if damage == "truncated tensors":
+        held.write_bytes(held.read_bytes()[:100])
+    elif damage == "no tensors":
+        held.unlink()
+    elif damage == "truncated json":
+        path.write_text(path.read_text()[:-20])
+    elif damage == "other seed":
+        path.write_text(path.read_text().replace('"seed": 1', '"seed": 2'))
+    elif damage == "other rows":
+        (home / "history.jsonl").write_text((home / "history.jsonl").read_text().replace('"steps": 12', '"steps": 13'))
+    else:
+        content["manifest"] |= {"format": 9} if damage == "format 9" else {}
+        del content["manifest"]["history"]
+        path.write_text(json.dumps(content))
+    with pytest.raises(
+        DamagedCheckpoint, match=r"round-00000002.json: damaged .* The one before it is .*00000001.json"
+    ):
+        checkpoint.read(home)
+
+
+def test_a_round_that_is_saved_again_has_one_checkpoint(home: Path) -> None:
+    sim = ff.Simulation.resume(home)
+    sim.save(home)
+    names = sorted(path.name for path in home.glob("round-00000002*"))
+    assert names == ["round-00000002.safetensors"]
+    again = ff.Simulation.resume(home)
+    assert (again.round, again.history.rounds) == (2, sim.history.rounds)
+
+
+@pytest.mark.parametrize("backwards", [False, True])
+def test_of_one_round_the_newer_format_is_the_newer(
+    backwards: bool, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = (home / "round-00000002.json").read_bytes()
+    path = ff.Simulation.resume(home).save(home)
+    (home / "round-00000002.json").write_bytes(kept)  # as if it had been killed before it removed the old one
+    names = sorted(os.listdir(home), reverse=backwards)
+    monkeypatch.setattr(os, "listdir", lambda directory: names)
+    assert checkpoint.newest(home) == path
+    assert checkpoint.rounds_of(home) == {1, 2}
+
+
+def test_another_run_is_refused_and_later_rounds_are_set_aside(home: Path) -> None:
+    with pytest.raises(ValueError, match=r"round-00000001.json of another run"):
+        checkpoint.claim(home, "another", 2, resumed=False)
+    sim = ff.Simulation.resume(home / "round-00000001.json")
+    sim.run(rounds=2, checkpoint=home, evaluate_every=0, progress=False)
+    assert (home / "round-00000002.json.set-aside").exists()
+    assert [path.name for path in checkpoint.all_of(home)] == ["round-00000001.json", "round-00000003.safetensors"]
