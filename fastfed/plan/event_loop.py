@@ -1,66 +1,78 @@
-"""The loop of the event clock: plain functions over arrays, compiled by numba in their place.
+"""The loop of the event clock: plain functions over arrays, compiled by numba at their first call.
 
-`events.py` has the rules in words, and everything that a caller sees.
+`events.py` has the rules in words, and everything that a caller sees; it imports this at the first queue, as importing
+numba takes half a second.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from threading import Lock
-from typing import Any, NamedTuple
+from typing import Any, TypeVar, cast
 
 import numpy as np
+from numba import njit
 from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
+from .event_state import (
+    BLOCK,
+    BUFFERED,
+    CLOSED,
+    CUT,
+    DISCARDED,
+    DRAWN,
+    DROPPED,
+    EVENTS,
+    FULL,
+    IN_FLIGHT,
+    LOST,
+    OPENED,
+    READY,
+    STALE,
+    STARTS,
+    UNDRAWN,
+    UNFINISHED,
+    VERSION,
+    WANTED,
+    WAVES,
+    Floats,
+    Ints,
+    State,
+)
 
-# How `run` ends: `until` comes first, the buffer is full, the budget is spent, random numbers are wanted.
-CUT, FULL, UNFINISHED, UNDRAWN = range(4)
-
-# What a queue counts: the first ones make up its state, the others follow from it.
-VERSION, EVENTS, DROPPED, LOST, STALE, DISCARDED, STARTS, WAVES = range(8)
-SAVED = 8
-IN_FLIGHT, BUFFERED, READY, OPENED, CLOSED, WANTED, DRAWN = range(SAVED, SAVED + 7)
+_Function = TypeVar("_Function", bound=Callable[..., Any])
 
 _BUSY, _OPEN = 1, 2  # bits of a client's status: in flight or in the buffer; available. Ready to start: _OPEN alone
 _DROPS, _LOSES = -1, -2  # in place of the version of a client that will not report, or whose window will close first
 
-BLOCK = 64  # clients counted together by the tree of those ready: one line of the cache holds their status
 _NONE = -1
 
 _Heap = tuple[Floats, Ints, Ints]  # when, who, from which version: (concurrency,) each
 
+# Without numba's counting of references: counting those of every array at every call makes the loop three times slower.
+# Nothing is allocated in it, and the state outlives it.
+_OPTIONS: dict[str, Any] = {"error_model": "numpy", "nogil": True, "_nrt": False}
+# Only compiled code calls such a function, and from few places: nothing for Python to call, and no copies of the state.
+_INSIDE: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True, "forceinline": True}
 
-class State(NamedTuple):
-    """What the compiled loop works on: settings first, then what changes. N clients."""
 
-    seconds: Floats  # (N,) how long each takes
-    begin: Floats  # (N,) when its first window opens, in [0, period); (0,) where all are always available
-    order: NDArray[np.int32]  # the clients by the beginning of their windows, like `begin`
-    length: float
-    period: float
-    concurrency: int
-    buffer: int
-    max_age: int  # negative: any
-    waves: bool
-    dropout: float
+def _inside(function: _Function) -> _Function:
+    """Compiled as a part of those that call it."""
+    return cast(_Function, njit(**_OPTIONS, **_INSIDE)(function))
 
-    now: Floats  # (1,)
-    counts: Ints  # by the names above
-    status: NDArray[np.int8]  # (N,)
-    draws: NDArray[np.float32]  # (starts, 4) random numbers of the starts of portion counts[DRAWN]
-    tree: NDArray[np.int32]  # a Fenwick tree over blocks of clients: how many are ready
-    due: Floats  # (concurrency,) a binary heap with the next two: when, ...
-    client: Ints  # ... who, ...
-    started: Ints  # ... and from which version (or _DROPS, _LOSES)
-    arrived: Ints  # (buffer,) who has reported, ...
-    arrived_version: Ints  # ... from which version
+
+def _called(function: _Function) -> _Function:
+    """Compiled for Python to call, once for all processes, until this file changes; anew in each where there is nowhere
+    to write."""
+    try:
+        return cast(_Function, njit(cache=True, **_OPTIONS)(function))
+    except RuntimeError:
+        return cast(_Function, njit(**_OPTIONS)(function))
 
 
 # ---- events ----------------------------------------------------------------------------------------------------------
 
 
+@_called
 def run(q: State, until: float, budget: int) -> int:
     """Events until the buffer is full, the next would be later than `until`, or the budget of turns is spent."""
     for _ in range(budget):
@@ -81,11 +93,13 @@ def run(q: State, until: float, budget: int) -> int:
     return UNFINISHED
 
 
+@_inside
 def _is_full(q: State) -> bool:
     buffered = q.counts[BUFFERED]
     return buffered >= q.buffer or (q.waves and buffered > 0 and q.counts[IN_FLIGHT] == 0)
 
 
+@_inside
 def _end_first(q: State) -> None:
     """The first client of the heap ends: its update goes to the buffer, or nowhere."""
     client, started = q.client[0], q.started[0]
@@ -107,6 +121,7 @@ def _end_first(q: State) -> None:
     _set_status(q, client, _BUSY, False)
 
 
+@_inside
 def _fill(q: State) -> bool:
     """Starts clients in all free slots while somebody is ready; False where random numbers must be drawn first."""
     if q.waves:
@@ -119,6 +134,7 @@ def _fill(q: State) -> bool:
     return True
 
 
+@_inside
 def _fill_wave(q: State) -> bool:
     if q.counts[IN_FLIGHT] > 0 or q.counts[BUFFERED] > 0 or q.counts[READY] == 0:
         return True
@@ -130,12 +146,14 @@ def _fill_wave(q: State) -> bool:
     return True
 
 
+@_inside
 def _has_drawn(q: State, portion: int) -> bool:
     """Whether the random numbers of this portion of starts are there; they are wanted."""
     q.counts[WANTED] = portion
     return q.counts[DRAWN] == portion
 
 
+@_inside
 def _next_moment(q: State) -> float:
     """When the next client ends, or a window opens that a free slot waits for."""
     flying = q.counts[IN_FLIGHT]
@@ -146,6 +164,7 @@ def _next_moment(q: State) -> float:
     return moment
 
 
+@_inside
 def _start(q: State, place: int) -> None:
     """Starts a client drawn uniformly among those ready; what will become of it is settled at once."""
     rank = int(_fraction(q.draws[place, 0], q.draws[place, 1]) * q.counts[READY])
@@ -163,11 +182,13 @@ def _start(q: State, place: int) -> None:
     q.counts[STARTS] += 1
 
 
+@_inside
 def _fraction(coarse: float, fine: float) -> float:
     """A number in [0, 1) with 48 random bits, of two with 24: those alone would favour some of a million clients."""
     return np.float64(coarse) + np.float64(fine) * 2.0**-24
 
 
+@_called
 def commit(q: State) -> None:
     for place in range(q.counts[BUFFERED]):
         _set_status(q, q.arrived[place], _BUSY, False)
@@ -180,6 +201,7 @@ def commit(q: State) -> None:
         q.counts[IN_FLIGHT] = 0
 
 
+@_called
 def settle(q: State) -> None:
     """Finds everybody's status at the time that it is, from who is in flight and in the buffer."""
     clients = q.status.size
@@ -205,6 +227,7 @@ def settle(q: State) -> None:
 # ---- who is ready: a count per block of clients, summed in a Fenwick tree -------------------------------------------
 
 
+@_inside
 def _set_status(q: State, client: int, bit: int, on: bool) -> None:
     before = q.status[client]
     after = before | bit if on else before & ~bit
@@ -215,12 +238,14 @@ def _set_status(q: State, client: int, bit: int, on: bool) -> None:
         _add(q.tree, client // BLOCK + 1, change)
 
 
+@_inside
 def _add(tree: NDArray[np.int32], node: int, change: int) -> None:
     while node < tree.size:
         tree[node] += change
         node += node & -node
 
 
+@_inside
 def _ready_client(status: NDArray[np.int8], tree: NDArray[np.int32], rank: int) -> int:
     """The client with exactly `rank` ready ones of smaller id."""
     step = 1
@@ -242,11 +267,13 @@ def _ready_client(status: NDArray[np.int8], tree: NDArray[np.int32], rank: int) 
 # ---- windows: opening and closing one after another, in the order of their beginnings -------------------------------
 
 
+@_inside
 def _opening(q: State, turn: int) -> float:
     """When window number `turn` opens: the windows of a period are counted on from those of the period before."""
     return q.begin[q.order[turn % q.order.size]] + (turn // q.order.size) * q.period
 
 
+@_inside
 def _turn_windows(q: State) -> None:
     """Opens and closes all windows up to now."""
     clients = q.order.size
@@ -262,6 +289,7 @@ def _turn_windows(q: State) -> None:
             q.counts[OPENED] += 1
 
 
+@_inside
 def _closing(q: State, client: int) -> float:
     """When the window closes that is open now, the same number to the last bit as `_turn_windows` has."""
     if q.begin.size == 0:
@@ -278,6 +306,7 @@ def _closing(q: State, client: int) -> float:
 # ---- those in flight: a binary heap by time, then client id ---------------------------------------------------------
 
 
+@_inside
 def _push(heap: _Heap, size: int, due: float, client: int, started: int) -> None:
     times, clients, versions = heap
     place = size
@@ -290,6 +319,7 @@ def _push(heap: _Heap, size: int, due: float, client: int, started: int) -> None
     times[place], clients[place], versions[place] = due, client, started
 
 
+@_inside
 def _pop(heap: _Heap, size: int) -> None:
     """Removes the first: the last one takes its place and sinks."""
     times, clients, versions = heap
@@ -309,44 +339,6 @@ def _pop(heap: _Heap, size: int) -> None:
     times[place], clients[place], versions[place] = due, client, started
 
 
+@_inside
 def _before(due: float, client: int, other_due: float, other_client: int) -> bool:
     return due < other_due or (due == other_due and client < other_client)
-
-
-# ---- compiling ------------------------------------------------------------------------------------------------------
-
-_DOORS: tuple[Callable[..., Any], ...] = (run, commit, settle)
-_ROOMS: tuple[Callable[..., Any], ...] = (
-    _is_full, _end_first, _fill, _fill_wave, _has_drawn, _next_moment, _start, _fraction, _set_status, _add,
-    _ready_client, _opening, _turn_windows, _closing, _push, _pop, _before,
-)  # fmt: skip
-# Without numba's counting of references: counting those of every array at every call makes the loop three times slower.
-# Nothing is allocated in it, and the state outlives it.
-_OPTIONS: dict[str, Any] = {"error_model": "numpy", "nogil": True, "_nrt": False}
-# Only compiled code calls a room, and from few places: no door for Python to compile, and no copies of the state.
-_INSIDE: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True, "forceinline": True}
-_compiling = Lock()
-_compiled: dict[str, Any] = {}
-
-
-def compile_loop() -> None:
-    """Puts compiled functions in place of the plain ones, at the first queue: importing numba takes half a second."""
-    with _compiling:
-        if _compiled:
-            return
-        from numba import njit
-
-        rooms = {room.__name__: njit(**_OPTIONS, **_INSIDE)(room) for room in _ROOMS}
-        doors = {door.__name__: _kept_on_disk(door) for door in _DOORS}
-        globals().update(rooms, **doors)
-        _compiled.update(rooms, **doors)
-
-
-def _kept_on_disk(door: Callable[..., Any]) -> Any:
-    """Compiled once for all processes, until this file changes; anew in each where there is nowhere to write."""
-    from numba import njit
-
-    try:
-        return njit(cache=True, **_OPTIONS)(door)
-    except RuntimeError:
-        return njit(**_OPTIONS)(door)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -18,8 +19,8 @@ from torch import Tensor
 from ..data.arguments import check_real, check_whole
 from ..kernels import Stream, uniform
 from ..purposes import Purpose
-from . import event_loop as loop
-from .event_loop import Floats
+from . import event_state
+from .event_state import Floats
 
 _BUDGET = 1 << 18  # turns of the compiled loop between two looks at Ctrl-C: some hundredths of a second
 _DRAWS = 4096  # starts whose random numbers are drawn at once
@@ -72,8 +73,7 @@ class EventQueue:
         _check_waves(waves, max_age, buffer, concurrency)
         _check_windows_suffice(durations, length, 1 if waves else buffer)
         self._seed = Stream(seed).seed
-        loop.compile_loop()
-        self._state = loop.State(
+        self._state = event_state.State(
             seconds=durations,
             begin=begin,
             order=np.argsort(begin, kind="stable").astype(np.int32),
@@ -85,17 +85,17 @@ class EventQueue:
             waves=waves,
             dropout=_check_dropout(dropout),
             now=np.zeros(1),
-            counts=np.zeros(loop.DRAWN + 1, np.int64),
+            counts=np.zeros(event_state.DRAWN + 1, np.int64),
             status=np.zeros(clients, np.int8),
             draws=np.zeros((concurrency if waves else _DRAWS, 4), np.float32),
-            tree=np.zeros(-(-clients // loop.BLOCK) + 1, np.int32),
+            tree=np.zeros(-(-clients // event_state.BLOCK) + 1, np.int32),
             due=np.zeros(concurrency),
             client=np.zeros(concurrency, np.int64),
             started=np.zeros(concurrency, np.int64),
             arrived=np.zeros(buffer, np.int64),
             arrived_version=np.zeros(buffer, np.int64),
         )
-        loop.settle(self._state)
+        _compiled_loop().settle(self._state)
 
     def advance(self, until: float = math.inf) -> bool:
         """Runs the clock until the buffer is full (True), or the next event would be later than `until` (False).
@@ -105,34 +105,34 @@ class EventQueue:
         """
         if not isinstance(until, (int, float)) or math.isnan(until):
             raise ValueError(f"until: must be a time in seconds, got {until!r}")
-        outcome = loop.UNFINISHED
-        while outcome in (loop.UNFINISHED, loop.UNDRAWN):
-            if outcome == loop.UNDRAWN:
+        outcome = event_state.UNFINISHED
+        while outcome in (event_state.UNFINISHED, event_state.UNDRAWN):
+            if outcome == event_state.UNDRAWN:
                 self._draw()
-            outcome = loop.run(self._state, float(until), _BUDGET)
-        return outcome == loop.FULL
+            outcome = _compiled_loop().run(self._state, float(until), _BUDGET)
+        return outcome == event_state.FULL
 
     def _draw(self) -> None:
         """Random numbers for the next portion of starts, which is a wave or a number of them by their number."""
         state = self._state
-        portion = int(state.counts[loop.WANTED])
+        portion = int(state.counts[event_state.WANTED])
         drawn = uniform(state.draws.size, Stream(self._seed, Purpose.EVENTS, round=portion))
         state.draws[:] = drawn.numpy().reshape(-1, 4)
-        state.counts[loop.DRAWN] = portion
+        state.counts[event_state.DRAWN] = portion
 
     def commit(self) -> None:
         """The server has taken a step: the version is one more, and the clients of the buffer are idle again.
 
         The buffer need not be full (the last step of a run), but something must have arrived.
         """
-        if not self._state.counts[loop.BUFFERED]:
+        if not self._state.counts[event_state.BUFFERED]:
             raise RuntimeError("commit: no update has arrived since the last one, so there is no step to take")
-        loop.commit(self._state)
+        _compiled_loop().commit(self._state)
 
     @property
     def arrived(self) -> tuple[Tensor, Tensor]:
         """Who is in the buffer, in order of arrival, and the versions that they started from: (n,) int64 each."""
-        n = int(self._state.counts[loop.BUFFERED])
+        n = int(self._state.counts[event_state.BUFFERED])
         clients, versions = self._state.arrived[:n], self._state.arrived_version[:n]
         return torch.from_numpy(clients.copy()), torch.from_numpy(versions.copy())
 
@@ -156,50 +156,50 @@ class EventQueue:
     @property
     def version(self) -> int:
         """How many commits there have been."""
-        return int(self._state.counts[loop.VERSION])
+        return int(self._state.counts[event_state.VERSION])
 
     @property
     def events(self) -> int:
         """How many participations have ended: accepted, stale, dropped or lost."""
-        return int(self._state.counts[loop.EVENTS])
+        return int(self._state.counts[event_state.EVENTS])
 
     @property
     def starts(self) -> int:
         """How many participations have begun."""
-        return int(self._state.counts[loop.STARTS])
+        return int(self._state.counts[event_state.STARTS])
 
     @property
     def dropped(self) -> int:
         """How many clients never reported."""
-        return int(self._state.counts[loop.DROPPED])
+        return int(self._state.counts[event_state.DROPPED])
 
     @property
     def lost(self) -> int:
         """How many updates were lost because a window closed."""
-        return int(self._state.counts[loop.LOST])
+        return int(self._state.counts[event_state.LOST])
 
     @property
     def stale(self) -> int:
         """How many updates were refused for their age."""
-        return int(self._state.counts[loop.STALE])
+        return int(self._state.counts[event_state.STALE])
 
     @property
     def discarded(self) -> int:
         """How many clients were stopped because their wave had enough."""
-        return int(self._state.counts[loop.DISCARDED])
+        return int(self._state.counts[event_state.DISCARDED])
 
     @property
     def in_flight(self) -> int:
         """How many clients are at work."""
-        return int(self._state.counts[loop.IN_FLIGHT])
+        return int(self._state.counts[event_state.IN_FLIGHT])
 
     def tensors(self) -> dict[str, Tensor]:
         """The state, for a checkpoint: `now` (1,), `counts` (8,), those in flight and those in the buffer."""
         state = self._state
-        flying, waiting = self.in_flight, int(state.counts[loop.BUFFERED])
+        flying, waiting = self.in_flight, int(state.counts[event_state.BUFFERED])
         arrays = {
             "now": state.now,
-            "counts": state.counts[: loop.SAVED],
+            "counts": state.counts[: event_state.SAVED],
             "due": state.due[:flying],
             "client": state.client[:flying],
             "started": state.started[:flying],
@@ -213,14 +213,21 @@ class EventQueue:
         state = self._state
         held = _check_saved(tensors, state)
         state.now[:] = held["now"]
-        state.counts[: loop.SAVED] = held["counts"]
-        state.counts[loop.IN_FLIGHT], state.counts[loop.BUFFERED] = len(held["due"]), len(held["arrived"])
+        state.counts[: event_state.SAVED] = held["counts"]
+        state.counts[event_state.IN_FLIGHT], state.counts[event_state.BUFFERED] = len(held["due"]), len(held["arrived"])
         for name in ("due", "client", "started", "arrived", "arrived_version"):
             getattr(state, name)[: len(held[name])] = held[name]
-        loop.settle(state)
+        _compiled_loop().settle(state)
 
 
 # ---- checks ---------------------------------------------------------------------------------------------------------
+
+
+def _compiled_loop() -> ModuleType:
+    """Not imported before there is a queue: numba takes half a second."""
+    from . import event_loop
+
+    return event_loop
 
 
 def _check_seconds(seconds: Tensor) -> Floats:
@@ -295,7 +302,7 @@ _DTYPES = {
 }
 
 
-def _check_saved(tensors: Mapping[str, Tensor], state: loop.State) -> dict[str, NDArray[Any]]:
+def _check_saved(tensors: Mapping[str, Tensor], state: event_state.State) -> dict[str, NDArray[Any]]:
     """The arrays of a checkpoint, if this queue can go on from them: the compiled loop trusts every index."""
     if set(tensors) != set(_DTYPES):
         raise ValueError(f"tensors: must be {', '.join(_DTYPES)}, got {', '.join(tensors) or 'none'}")
@@ -304,7 +311,7 @@ def _check_saved(tensors: Mapping[str, Tensor], state: loop.State) -> dict[str, 
             raise ValueError(f"{name}: must be a vector of {dtype}, got {_kind(tensors[name])}")
     held = {name: tensor.detach().cpu().numpy() for name, tensor in tensors.items()}
     flying, waiting = len(held["due"]), len(held["arrived"])
-    for name, size in (("now", 1), ("counts", loop.SAVED), ("client", flying), ("started", flying)):
+    for name, size in (("now", 1), ("counts", event_state.SAVED), ("client", flying), ("started", flying)):
         _check_size(name, held[name], size)
     _check_size("arrived_version", held["arrived_version"], waiting)
     if flying > state.concurrency or waiting > state.buffer:

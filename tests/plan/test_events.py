@@ -181,7 +181,7 @@ def test_a_time_that_has_passed_lets_nothing_happen() -> None:
 
 def test_the_window_that_is_open_is_found_whatever_the_rounding() -> None:
     """At the moment of an opening, and at the last one before it, where quotients of floats may lie."""
-    closing = getattr(event_loop._closing, "py_func", event_loop._closing)
+    closing = event_loop._closing.py_func  # type: ignore[attr-defined]
     off = 0
     for period in (0.1, 0.3, 86400.1):
         for begin in (0.0, period / 3, period * 0.7):

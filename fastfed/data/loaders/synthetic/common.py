@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,19 +22,29 @@ ZIPF_BITS = 18  # of the table that numbers are looked up in
 SIZES, TABLE, TASTE, STYLE, LABELS, NOISE, DRAWS = range(7)
 
 
-def generated(name: str, maker: Maker, arguments: Mapping[str, Any]) -> Generated:
-    """What all tasks share: the sizes of clients, and the test set."""
-    given = {key: value for key, value in arguments.items() if key != "maker"}
-    clients = check_whole("clients", given["clients"], least=1)
-    mean = check_real("examples", given["examples"], least=1)
-    spread = check_real("spread", given["spread"])
-    held = check_whole("test_examples", given["test_examples"], least=0)
+class Shared(NamedTuple):
+    """The arguments that all tasks have, as in `synthetic_images`."""
+
+    clients: int
+    examples: float
+    spread: float
+    test_examples: int
+    seed: int
+
+
+def generated(name: str, maker: Maker, shared: Shared, **own: Any) -> Generated:
+    """A task with the sizes of its clients and its test set. Its `own` arguments tell it from others, too."""
+    clients = check_whole("clients", shared.clients, least=1)
+    mean = check_real("examples", shared.examples, least=1)
+    spread = check_real("spread", shared.spread)
+    held = check_whole("test_examples", shared.test_examples, least=0)
     if clients * mean > MOST_EXAMPLES:
         raise ValueError(
             f"examples: {clients:,} clients with {mean:g} each are too many, at most 2**31 can be numbered"
         )
-    stream = stream_for(given["seed"], SIZES)
-    return generate(name, maker, sizes(clients, mean, spread, round(_LARGEST * mean), stream), held, given)
+    stream = stream_for(shared.seed, SIZES)
+    told = {**shared._asdict(), **own}
+    return generate(name, maker, sizes(clients, mean, spread, round(_LARGEST * mean), stream), held, told)
 
 
 def stream_for(seed: int, what: int) -> Stream:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,7 +17,7 @@ from ...exact import Floats
 from ...generated import Generated
 from ...sampling import Ints, choose_rows, log_gammas, shares, uniforms
 from ...store import Examples, Pixels
-from .common import LABELS, NOISE, STYLE, TABLE, TASTE, generated, random_24_bits, stream_for
+from .common import LABELS, NOISE, STYLE, TABLE, TASTE, Shared, generated, random_24_bits, stream_for
 
 
 @remembered
@@ -40,13 +41,14 @@ def synthetic_images(
     from a symmetric Dir(alpha). `test_examples` are held, one of each of so many other clients. `crop`, `flip`,
     `standardise`: see `Augment`.
     """
-    given = dict(locals())
-    augment = augment_of(*(given.pop(name) for name in ("crop", "flip", "standardise")))
+    shared = Shared(clients, examples, spread, test_examples, seed)
+    augment = augment_of(crop, flip, standardise)
     maker = replace(_images(classes, shape, alpha, seed), augment=augment)
+    seen: dict[str, Any] = {}  # images as they are have the fingerprint that they had before there was a choice
     if augment is not None:
         augment.shape(maker.shape)
-        given |= asdict(augment)  # images as they are have the fingerprint that they had before there was a choice
-    return generated("synthetic_images", maker, given)
+        seen = asdict(augment)
+    return generated("synthetic_images", maker, shared, classes=classes, shape=shape, alpha=alpha, **seen)
 
 
 @remembered
@@ -61,8 +63,9 @@ def synthetic_autoencoder(
     seed: int = 0,
 ) -> Generated:
     """The images of `synthetic_images` as float32 rows in [0, 1] that are their own targets, for the loss "mse"."""
+    shared = Shared(clients, examples, spread, test_examples, seed)
     maker = _Reconstructions(_images(classes, shape, alpha, seed))
-    return generated("synthetic_autoencoder", maker, dict(locals()))
+    return generated("synthetic_autoencoder", maker, shared, classes=classes, shape=shape, alpha=alpha)
 
 
 _COARSE = 7  # points across a pattern, between which it is interpolated

@@ -14,7 +14,7 @@ from ...exact import Floats
 from ...generated import Generated
 from ...sampling import normals
 from ...store import Examples
-from .common import DRAWS, STYLE, TABLE, generated, stream_for
+from .common import DRAWS, STYLE, TABLE, Shared, generated, stream_for
 
 
 @remembered
@@ -36,7 +36,9 @@ def synthetic_regression(
     """
     features = check_whole("features", features, least=1)
     skew, noise = check_real("skew", skew), check_real("noise", noise)
-    return generated("synthetic_regression", _Regression.of(features, skew, noise, seed), dict(locals()))
+    shared = Shared(clients, examples, spread, test_examples, seed)
+    maker = _Regression.of(features, skew, noise, seed)
+    return generated("synthetic_regression", maker, shared, features=features, skew=skew, noise=noise)
 
 
 @dataclass(frozen=True)

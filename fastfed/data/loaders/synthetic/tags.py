@@ -14,7 +14,7 @@ from ...arguments import check_whole
 from ...generated import Generated
 from ...store import Examples, Sparse
 from ..text import Labels, check_labels
-from .common import DRAWS, LABELS, TABLE, TASTE, ZIPF_BITS, generated, random_24_bits, zipf_table
+from .common import DRAWS, LABELS, TABLE, TASTE, ZIPF_BITS, Shared, generated, random_24_bits, zipf_table
 
 
 @remembered
@@ -36,8 +36,9 @@ def synthetic_tags(
     """
     words, tags = check_whole("words", words, least=2), check_whole("tags", tags, least=2)
     check_labels(labels)
-    told = {name: value for name, value in locals().items() if (name, value) != ("labels", "all")}  # as it always was
-    return generated("synthetic_tags", _Tags.of(words, tags, seed, labels), told)
+    shared = Shared(clients, examples, spread, test_examples, seed)
+    own = {"labels": labels} if labels != "all" else {}  # as it was when there were no others
+    return generated("synthetic_tags", _Tags.of(words, tags, seed, labels), shared, words=words, tags=tags, **own)
 
 
 _LENGTH = 60  # words of a text

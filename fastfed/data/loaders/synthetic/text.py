@@ -13,7 +13,7 @@ from ....saved.recipe import remembered
 from ...arguments import check_real, check_whole
 from ...generated import Generated
 from ...store import Examples
-from .common import DRAWS, TABLE, TASTE, ZIPF_BITS, generated, random_24_bits, zipf_table
+from .common import DRAWS, TABLE, TASTE, ZIPF_BITS, Shared, generated, random_24_bits, zipf_table
 
 
 @remembered
@@ -36,7 +36,9 @@ def synthetic_text(
     vocabulary, length = check_whole("vocabulary", vocabulary, least=2), check_whole("length", length, least=1)
     if check_real("skew", skew) > 1:
         raise ValueError(f"skew: is a share, at most 1, got {skew!r}")
-    return generated("synthetic_text", _Text.of(vocabulary, length, skew, seed), dict(locals()))
+    shared = Shared(clients, examples, spread, test_examples, seed)
+    maker = _Text.of(vocabulary, length, skew, seed)
+    return generated("synthetic_text", maker, shared, vocabulary=vocabulary, length=length, skew=skew)
 
 
 _DIALECTS = 16
