@@ -61,6 +61,8 @@ def with_pixel_columns(program: Program) -> Program:
         image = program.values[flat.inputs[0]]
         if flat.op != "flatten" or image.kind != "image" or flat.output == program.output or not _is_dense(image):
             continue
+        if image.shape[0] == 1:
+            continue  # a single channel is in that order: the layouts are the same, and nothing need be copied
         if all(step.op == "linear" and users[step.params[0]] == 1 for step in readers):
             channels, pixels = image.shape[0], image.shape[1] * image.shape[2]
             columns |= {names[step.params[0]]: (channels, pixels) for step in readers}

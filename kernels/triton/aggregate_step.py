@@ -60,7 +60,8 @@ def step_along_lanes(
 ) -> None:
     """A server step along the sum of `lanes` (lanes, d), one after another: x (d,) and moments in place.
 
-    `places` (d,) int32, each once: where a lane's elements are in x; None if they are at the same places.
+    `places` (d,) int32, each once: where a lane's elements are in x; None if they are at the same places. Lanes that
+    began at 0 hold no -0, so that it changes no bit that their sum begins at 0, too.
     """
     options = _lane_blocks(len(lanes), x.numel(), moved=places is not None)
     _launch(rule, x, lanes, None, places, moments, n, options)

@@ -142,6 +142,12 @@ def test_without_pixel_columns_a_flattened_image_is_reordered() -> None:
 
 def test_one_channel_is_flat_already() -> None:
     assert layers(network(models.softmax_regression(), torch.zeros(1, 1, 28, 28))) == ["Dense"]
+    traced = trace(models.softmax_regression(), torch.zeros(1, 1, 28, 28), "cross_entropy")
+    program = with_pixel_columns(traced)
+    assert layers(lower(program)) == ["Dense"]
+    x = torch.zeros(program.packing.size)
+    assert program.from_engine(x) is x  # no copy
+    assert program.places is None
 
 
 @pytest.mark.parametrize("shape", [(7,), (3, 7)])

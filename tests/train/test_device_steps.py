@@ -111,6 +111,15 @@ def test_all_rules_are_among_them() -> None:
     assert {"second_moment_of", "bias_correction"} <= options
 
 
+def test_lanes_hold_no_negative_zero() -> None:
+    """Of products that underflow, and of numbers that cancel: a sum that begins at 0 has the bits of one that begins
+    with a lane."""
+    moves = torch.tensor([[-1e-30, -1.0], [-0.0, 1.0], [-1e-30, -0.0]])
+    sums = torch.zeros(2, 2)
+    deltas.fold(moves, torch.zeros(2), torch.full((3,), 1e-20), sums, 0, 2)
+    assert same_bits(sums, torch.zeros(2, 2))
+
+
 @pytest.mark.parametrize(("rule", "vectors"), [("sgd", 0), ("momentum", 1), ("adam", 2), ("ams", 3)])
 def test_lanes_are_read_once_and_their_sum_is_never_written(rule: str, vectors: int) -> None:
     d = 1100
