@@ -115,11 +115,11 @@ def aggregate_variant(rule: str, dtype: torch.dtype = torch.float32) -> Variant:
     return Variant(name, launch, _server_bytes(state), **_sum(launch, dtype))
 
 
-def lanes_variant(rule: str, *, moved: bool = False) -> Variant:
+def lanes_variant(rule: str, *, moved: bool = False, size: int = SUM_SIZE) -> Variant:
     """The device engine's step: its lanes without weights. With `moved`, the numbers of a model that is laid out
     otherwise are at places of their own, and every thread has one of them."""
-    x, lanes = torch.zeros(SUM_SIZE), torch.zeros(LANES, SUM_SIZE)
-    places = torch.arange(SUM_SIZE, dtype=torch.int32) if moved else None
+    x, lanes = torch.zeros(size), torch.zeros(LANES, size)
+    places = torch.arange(size, dtype=torch.int32) if moved else None
     state = kernels.server_state(rule, x)
     *moments, numbers = _server_call(rule, state)
     launch = _recorded(

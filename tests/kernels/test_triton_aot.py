@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections import Counter
 from functools import cache
+from typing import Any
 
 import pytest
 import torch
@@ -217,6 +218,25 @@ def test_sm3_leaves_room_for_three_programs(rule: str, capability: int) -> None:
         found = traffic_of(launch, 1024, capability)
         assert found.local_bytes == 0
         assert found.resident >= 3
+
+
+# Sizes for which a step along lanes is cut into blocks of 1,024 elements, of 512 and so on down to 32.
+CUT = {1024: bench.SUM_SIZE, 512: 199_232, 256: 64_000, 128: 32_000, 64: 16_000, 32: 7_856}
+
+
+def _cut_lanes() -> list[Any]:
+    chosen = {("sgd", False, 80), ("ams", False, 80), ("ams", True, 90)}
+    given = [(rule, moved, card) for rule in SERVER_RULES for moved in (False, True) for card in bench.CAPABILITIES]
+    return [pytest.param(*case, marks=() if case in chosen else pytest.mark.exhaustive) for case in given]
+
+
+@pytest.mark.parametrize(("rule", "moved", "capability"), _cut_lanes())
+def test_a_step_along_lanes_spills_nothing_however_it_is_cut(rule: str, moved: bool, capability: int) -> None:
+    for block, size in CUT.items():
+        launch = bench.lanes_variant(rule, moved=moved, size=size).launch
+        elements = launch.constants["BLOCK"]
+        assert elements == (32 * launch.warps if moved else block)
+        assert traffic_of(launch, elements, capability).local_bytes == 0, block
 
 
 def test_variant_names_are_unique() -> None:
