@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from fastfed import models
+from fastfed.data.augment import Augment
 from fastfed.data.store import Pixels
 from fastfed.program import trace
 
@@ -21,15 +22,21 @@ MODELS = {
         "flatten linear",
         "cross_entropy",
     ),
+    "softmax_regression of crops": Case(
+        lambda: models.softmax_regression(2 * 5 * 5),
+        lambda: Pixels(torch.randint(256, (3, 2, 7, 8), dtype=torch.uint8), augment=Augment(5, True, True)),
+        "flatten linear",
+        "cross_entropy",
+    ),
     "mlp": Case(lambda: models.mlp(784, 200, 200, 10), lambda: vector(784), "linear relu linear relu linear"),
     "emnist_cnn": Case(
         models.emnist_cnn,
         lambda: picture(1, 28, 28),
-        "conv2d conv2d relu max_pool dropout flatten linear relu dropout linear",
+        "conv2d conv2d relu max_pool dropout flatten linear dropout linear",
         "cross_entropy",
     ),
     "emnist_cnn plain": Case(
-        lambda: models.emnist_cnn(10, False, True),
+        lambda: models.emnist_cnn(10, False, activations="code"),
         lambda: picture(1, 28, 28),
         "conv2d relu conv2d relu max_pool flatten linear relu linear",
         "cross_entropy",

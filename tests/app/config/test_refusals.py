@@ -201,3 +201,18 @@ def test_a_list_of_roots_is_dealt_to_the_directories() -> None:
     made = config.parse(tables(data=both)).resolved()["data"]
     assert (made["root"], made["images"]) == ("/labels", "/images")
     assert refusal(data={**both, "images": "/more"}).startswith("data.root: must be one directory for each of root,")
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"crop": 9}, r"^data\.crop: must fit into images of 8x8 pixels, got 9$"),
+        ({"crop": 0}, r"^data\.crop: must be a whole number >= 1, got 0$"),
+        ({"flip": 1}, r"^data\.flip: must be true or false, got 1"),
+    ],
+    ids=str,
+)
+def test_how_images_are_seen_is_refused_by_its_key(given: dict[str, Any], said: str) -> None:
+    data = {"name": "synthetic_images", "clients": 3, "shape": [1, 8, 8], **given}
+    with pytest.raises(config.ConfigError, match=said):
+        config.parse(tables(data=data)).federation()
