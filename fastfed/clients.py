@@ -250,41 +250,60 @@ class SPS(Client):
 
 
 @dataclass(frozen=True)
-class Part:
-    """One way to train in a `Blend`: an optimizer (its `delay` included), drawn with probability proportional to
-    `share`; `steps` or `epochs` where it trains longer or shorter than the simulation says; `weight` multiplies its
-    delta before deltas are averaged."""
-
-    client: Client
-    share: float = 1.0
-    steps: int | None = None
-    epochs: float | None = None
-    weight: float = 1.0
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.client, Client):
-            raise TypeError(f"client: must be an optimizer of fastfed.clients, got {self.client!r}")
-        for name in ("share", "weight"):
-            if not NON_NEGATIVE.admits(getattr(self, name)):
-                raise ValueError(f"{name}: must be {NON_NEGATIVE.words}, got {getattr(self, name)!r}")
-        if self.steps is not None and self.epochs is not None:
-            raise ValueError(f"epochs: give either epochs or steps, got {self.epochs!r} and {self.steps!r}")
-        if self.steps is not None and (
-            isinstance(self.steps, bool) or not isinstance(self.steps, int) or self.steps < 1
-        ):
-            raise ValueError(f"steps: must be a whole number >= 1, got {self.steps!r}")
-        if self.epochs is not None and not 0 < self.epochs < math.inf:
-            raise ValueError(f"epochs: must be > 0, got {self.epochs!r}")
-
-
-@dataclass(frozen=True)
 class Resources:
-    """What a blend's function may go by: the client's id, its number of examples, and what `Blend.resources` holds for
-    it (None without)."""
+    """What functions of a blend may go by: the client's id, its number of examples, what `Blend.resources` holds for it
+    (None without), and the round, counted from 0."""
 
     client: int
     examples: int
     own: Any
+    round: int = 0
+
+
+@dataclass(frozen=True)
+class Part:
+    """One way to train in a `Blend`: an optimizer (its `delay` included), drawn with probability proportional to
+    `share`; `steps` or `epochs` where it trains longer or shorter than the simulation says; `weight` multiplies its
+    delta before deltas are averaged. Steps and weight may be functions of the client's `Resources` in the round."""
+
+    client: Client
+    share: float = 1.0
+    steps: int | Callable[[Resources], int] | None = None
+    epochs: float | None = None
+    weight: float | Callable[[Resources], float] = 1.0
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.client, Client):
+            raise TypeError(f"client: must be an optimizer of fastfed.clients, got {self.client!r}")
+        if not NON_NEGATIVE.admits(self.share):
+            raise ValueError(f"share: must be {NON_NEGATIVE.words}, got {self.share!r}")
+        if not callable(self.weight):
+            check_weight(self.weight)
+        if self.steps is not None and self.epochs is not None:
+            raise ValueError(f"epochs: give either epochs or steps, got {self.epochs!r} and {self.steps!r}")
+        if self.steps is not None and not callable(self.steps):
+            check_steps(self.steps)
+        if self.epochs is not None and not 0 < self.epochs < math.inf:
+            raise ValueError(f"epochs: must be > 0, got {self.epochs!r}")
+
+    @property
+    def has_functions(self) -> bool:
+        """Whether its steps or its weight depend on the client and the round."""
+        return callable(self.steps) or callable(self.weight)
+
+
+def check_steps(steps: object, whose: str = "") -> int:
+    """A number of local steps, if it is one."""
+    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
+        raise ValueError(f"steps: must be a whole number >= 1, got {steps!r}{whose}")
+    return steps
+
+
+def check_weight(weight: object, whose: str = "") -> float:
+    """What a delta is multiplied by, if it is a number for that."""
+    if not NON_NEGATIVE.admits(weight):
+        raise ValueError(f"weight: must be {NON_NEGATIVE.words}, got {weight!r}{whose}")
+    return float(weight)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)
@@ -292,7 +311,8 @@ class Blend:
     """FedAda2's blended optimisation: every client of a round takes one of the `parts`.
 
     Which one is drawn anew in every round by the parts' shares, unless `choose`, a function of the client's
-    `Resources`, gives its number. `resources`, one entry per client of the federation, is handed to it.
+    `Resources` in the round, gives its number. `resources`, one entry per client of the federation, is handed to it,
+    and to the parts' own functions.
     """
 
     parts: Sequence[Part]
@@ -303,8 +323,8 @@ class Blend:
         object.__setattr__(self, "parts", tuple(self.parts))
         if not self.parts or not all(isinstance(part, Part) for part in self.parts):
             raise TypeError(f"parts: must be one or more fastfed.clients.Part, got {self.parts!r}")
-        if self.choose is None and self.resources is not None:
-            raise ValueError("resources: are for `choose`, which is not given")
+        if self.choose is None and self.resources is not None and not any(part.has_functions for part in self.parts):
+            raise ValueError("resources: are for `choose` and for functions of parts, and there are none")
         if self.choose is None and not any(part.share > 0 for part in self.parts):
             raise ValueError("share: must be > 0 for one part at least")
         if self.choose is not None and any(part.share != 1 for part in self.parts):

@@ -51,3 +51,19 @@ class Drops:
 
     def __call__(self, round: int) -> float:
         return self.factor ** sum(round >= share * self.rounds for share in self.at)
+
+
+@dataclass(frozen=True)
+class PowerDecay:
+    """(1 + round / `scale`) ** -`power`: with power 1 and scale 1 it is 1/t, with power 0.5 1/sqrt(t), of rounds t
+    counted from 1."""
+
+    power: float = 0.5
+    scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not self.power > 0 or not self.scale > 0:
+            raise ValueError(f"power: must be > 0 and scale > 0, got {self.power!r} and {self.scale!r}")
+
+    def __call__(self, round: int) -> float:
+        return (1 + round / self.scale) ** -self.power

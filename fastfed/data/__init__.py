@@ -15,6 +15,7 @@ from .loaders.stackexchange import stack_exchange
 from .loaders.stackoverflow import stack_overflow_nwp, stack_overflow_tags
 from .loaders.synthetic import (
     synthetic_autoencoder,
+    synthetic_heavy_tails,
     synthetic_images,
     synthetic_regression,
     synthetic_tags,
@@ -23,7 +24,7 @@ from .loaders.synthetic import (
 from .loaders.tff import federated_cifar100, federated_emnist, federated_shakespeare
 from .partition import dirichlet, iid, natural, pachinko
 from .partition_file import load_partition, save_partition
-from .picture import draw_partition
+from .picture import draw_labels, draw_partition
 from .pooled import pooled
 from .store import Examples, Inputs, Pixels, Sparse
 from .validation import hold_out
@@ -45,6 +46,7 @@ __all__ = [
     "cifar100",
     "digits",
     "dirichlet",
+    "draw_labels",
     "draw_partition",
     "emnist",
     "fashion_mnist",
@@ -70,6 +72,7 @@ __all__ = [
     "stack_overflow_nwp",
     "stack_overflow_tags",
     "synthetic_autoencoder",
+    "synthetic_heavy_tails",
     "synthetic_images",
     "synthetic_regression",
     "synthetic_tags",

@@ -1,4 +1,4 @@
-"""A picture of who has what: classes by clients, a bubble or a shade for the examples of each."""
+"""Pictures of who has what: classes by clients, and how many classes clients have."""
 
 from __future__ import annotations
 
@@ -22,6 +22,36 @@ _CELL = 0.3  # inches between two clients, or two classes, where there is room f
 _SMALLEST = 0.17  # inches: below it bubbles are dots that cannot be told apart, and shades of cells are drawn instead
 _WIDEST, _TALLEST = 22.0, 14.0  # inches, so that a few hundred clients still make a picture
 _LABELS = 30  # ticks of an axis that can be read
+
+
+def draw_labels(fed: Federated, path: str | os.PathLike[str] | None = None) -> Figure:
+    """How many clients (up) have how many different labels (across): AFO's Figure 14. Saves the picture where `path` is
+    given. Needs one label per example."""
+    from matplotlib.figure import Figure
+
+    numbers = labels_per_client(fed)
+    figure = Figure(figsize=(4.6, 3.2), layout="constrained")
+    axes = figure.add_subplot()
+    axes.bar(*np.unique(numbers, return_counts=True), width=0.9, color=_COLOUR)
+    axes.set_xlabel("different labels of a client")
+    axes.set_ylabel("clients")
+    axes.set_title(f"{fed.name}: {len(fed):,} clients, median {np.median(numbers):g} labels", fontsize=10)
+    _save(figure, path)
+    return figure
+
+
+def labels_per_client(fed: Federated) -> NDArray[np.int64]:
+    """How many different labels each client has: (clients,)."""
+    if not isinstance(fed, Federated):
+        raise TypeError(f"fed: must be a Federated, whose clients have rows; got {type(fed).__name__}")
+    labels = labels_of(fed.examples, fed.name)
+    return np.array([len(labels[fed.rows_of(client)].unique()) for client in range(len(fed))])
+
+
+def _save(figure: Figure, path: str | os.PathLike[str] | None) -> None:
+    if path is not None:
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path, dpi=120)
 
 
 def draw_partition(fed: Federated, path: str | os.PathLike[str] | None = None, clients: int = 30) -> Figure:
@@ -56,9 +86,7 @@ def draw_partition(fed: Federated, path: str | os.PathLike[str] | None = None, c
     _name_ticks(cells, fed, shown, kinds)
     of_all = f"{len(shown)} of {len(fed):,}" if len(shown) < len(fed) else f"{len(fed):,}"
     figure.suptitle(f"{fed.name}: {of_all} clients, {kinds} classes", fontsize=11)
-    if path is not None:
-        Path(path).parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path, dpi=120)
+    _save(figure, path)
     return figure
 
 

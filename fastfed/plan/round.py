@@ -11,7 +11,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from ..clients import Blend, Client, Part, Resources, optimizers
+from ..clients import Blend, Client, Part, Resources, check_steps, check_weight, optimizers
 from ..kernels import Stream
 from ..purposes import Purpose
 from ..schedules import Schedule
@@ -167,9 +167,10 @@ class PlanTemplate:
             steps = _batches(seen, batch_size)
         part = None
         if isinstance(self.client, Blend):
-            part = parts_of(self.client, cohort, sizes, round, self.seed)
-            steps = _own_steps(self.client.parts, part, steps, sizes, self.local)
-            scale = _own_weights(self.client.parts, part, scale)
+            clients = _resources(self.client, cohort, sizes, round)
+            part = parts_of(self.client, clients, round, self.seed)
+            steps = _own_steps(self.client.parts, part, clients, steps, sizes, self.local)
+            scale = _own_weights(self.client.parts, part, clients, scale)
         return RoundPlan(
             round=round,
             cohort=cohort,
@@ -205,42 +206,63 @@ class PlanTemplate:
         return lr
 
 
-def parts_of(blend: Blend, cohort: Tensor, sizes: Tensor, round: int, seed: int) -> Tensor:
+def _resources(blend: Blend, cohort: Tensor, sizes: Tensor, round: int) -> list[Resources]:
+    """What a blend's functions may know of each client of the cohort."""
+    held = blend.resources
+    pairs = zip(cohort.tolist(), sizes.tolist(), strict=True)
+    return [Resources(client, examples, None if held is None else held[client], round) for client, examples in pairs]
+
+
+def parts_of(blend: Blend, clients: Sequence[Resources], round: int, seed: int) -> Tensor:
     """Which part of the blend each client of the cohort takes in this round: (n,) int64, drawn by the parts' shares, or
     as the blend's own function chooses."""
     if blend.choose is None:
         shares = torch.tensor([part.share for part in blend.parts], dtype=torch.float64)
         borders = shares.cumsum(0) / shares.sum()
-        draws = uniforms(len(cohort), Stream(seed, Purpose.MIXTURE, round))
+        draws = uniforms(len(clients), Stream(seed, Purpose.MIXTURE, round))
         return torch.searchsorted(borders[:-1].contiguous(), draws, right=True)
     chosen = []
-    for client, examples in zip(cohort.tolist(), sizes.tolist(), strict=True):
-        own = None if blend.resources is None else blend.resources[client]
-        part = blend.choose(Resources(client, examples, own))
+    for one in clients:
+        part = blend.choose(one)
         if isinstance(part, bool) or not isinstance(part, int) or not 0 <= part < len(blend.parts):
-            raise ValueError(
-                f"choose: must give the number of a part, 0 to {len(blend.parts) - 1}, got {part!r} for client {client}"
-            )
+            last = len(blend.parts) - 1
+            raise ValueError(f"choose: must give the number of a part, 0 to {last}, got {part!r}{_whose(one)}")
         chosen.append(part)
     return torch.tensor(chosen, dtype=torch.int64)
 
 
-def _own_steps(parts: Sequence[Part], index: Tensor, steps: Tensor, sizes: Tensor, local: LocalWork) -> Tensor:
+def _whose(one: Resources) -> str:
+    return f" for client {one.client}"
+
+
+def _own_steps(
+    parts: Sequence[Part], index: Tensor, clients: Sequence[Resources], steps: Tensor, sizes: Tensor, local: LocalWork
+) -> Tensor:
     """The steps of clients whose part says how long it trains; the others' as they were."""
     for number, part in enumerate(parts):
-        if part.epochs is None and part.steps is None:
-            continue
-        own = LocalWork(epochs=part.epochs, steps=part.steps, batch_size=local.batch_size)
-        of_part = own.steps_of(index, sizes, part.epochs, local.batch_size)
-        steps = torch.where((index == number) & (sizes > 0), of_part, steps)
+        mine = (index == number) & (sizes > 0)
+        if callable(part.steps):
+            steps = steps.clone()
+            for place in mine.nonzero().flatten().tolist():
+                steps[place] = check_steps(part.steps(clients[place]), _whose(clients[place]))
+        elif part.epochs is not None or part.steps is not None:
+            own = LocalWork(epochs=part.epochs, steps=part.steps, batch_size=local.batch_size)
+            steps = torch.where(mine, own.steps_of(index, sizes, part.epochs, local.batch_size), steps)
     return steps
 
 
-def _own_weights(parts: Sequence[Part], index: Tensor, scale: Tensor | None) -> Tensor | None:
+def _own_weights(
+    parts: Sequence[Part], index: Tensor, clients: Sequence[Resources], scale: Tensor | None
+) -> Tensor | None:
     if all(part.weight == 1 for part in parts):
         return scale
-    weights = torch.tensor([part.weight for part in parts], dtype=torch.float64)[index]
+    own = [_weight(parts[part], one) for part, one in zip(index.tolist(), clients, strict=True)]
+    weights = torch.tensor(own, dtype=torch.float64)
     return weights if scale is None else weights * scale
+
+
+def _weight(part: Part, one: Resources) -> float:
+    return check_weight(part.weight(one), _whose(one)) if callable(part.weight) else part.weight
 
 
 # ---- planners -------------------------------------------------------------------------------------------------------

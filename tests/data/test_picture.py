@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 import torch
 
+import fastfed as ff
 from fastfed.data import Dataset, Examples, Federated
 from fastfed.data.partition import dirichlet, iid, natural
-from fastfed.data.picture import draw_partition
+from fastfed.data.picture import draw_partition, labels_per_client
 
 
 def dealt(clients: int, classes: int = 4, **more: Any) -> Federated:
@@ -87,3 +88,14 @@ def test_bad_input_is_named() -> None:
     numbers = Dataset("numbers", Examples(torch.zeros(6, 1), torch.zeros(6, 1)))
     with pytest.raises(ValueError, match=r"^numbers: a partition by class needs"):
         draw_partition(iid(numbers, 2))
+
+
+def test_labels_of_clients_are_counted_and_drawn(tmp_path: Path) -> None:
+    fed = ff.data.dirichlet(ff.data.digits(), clients=12, alpha=0.2, seed=4, examples=20)
+    labels = fed.examples.targets
+    wanted = [len({int(labels[row]) for row in fed.rows_of(client).tolist()}) for client in range(12)]
+    assert labels_per_client(fed).tolist() == wanted
+    figure = ff.data.draw_labels(fed, tmp_path / "deep" / "labels.png")
+    heights = {round(bar.get_x() + bar.get_width() / 2): bar.get_height() for bar in figure.axes[0].patches}
+    assert heights == {number: wanted.count(number) for number in set(wanted)}
+    assert (tmp_path / "deep" / "labels.png").stat().st_size > 3000

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from typing import Any
 
@@ -45,12 +45,17 @@ Part, Blend = ff.clients.Part, ff.clients.Blend
 
 @dataclass(frozen=True)
 class Twin:
-    """A part as the pseudo-code has it; without steps and epochs of its own it trains for `EPOCHS`."""
+    """A part as the pseudo-code has it; without steps and epochs of its own it trains for `EPOCHS`. `own`: steps or
+    weight by round and client."""
 
     rule: Callable[[Start], Rule]
     steps: int | None = None
     epochs: float | None = None
     weight: float = 1.0
+    own: Callable[[int, int], dict[str, Any]] = lambda t, client: {}
+
+    def at(self, t: int, client: int) -> Twin:
+        return replace(self, **self.own(t, client))
 
     def steps_of(self, client: int) -> int:
         if SIZES[client] == 0 or self.steps is not None:
@@ -124,6 +129,20 @@ CASES = {
             "resources": MEMORY,
         },
     ),
+    "by round and client": Case(
+        (
+            (
+                Part(SGD[0], steps=lambda of: 1 + (of.round + of.client) % 3, weight=lambda of: 0.5 + 0.25 * of.round),
+                Twin(SGD[1], own=lambda t, client: {"steps": 1 + (t + client) % 3, "weight": 0.5 + 0.25 * t}),
+            ),
+            (
+                Part(ADAM[0], weight=lambda of: 1.0 / (1 + of.client + of.examples)),
+                Twin(ADAM[1], own=lambda t, client: {"weight": 1.0 / (1 + client + SIZES[client])}),
+            ),
+        ),
+        FEDADAM,
+        FEDADAM_TWIN,
+    ),
     "scheduled": Case(
         UNLIKE,
         {"client_schedule": ff.schedules.Staircase(factor=0.5, every=2)},
@@ -162,7 +181,7 @@ def choices(case: Case) -> list[list[Choice]]:
         drawn = dict(zip(plan.cohort.tolist(), plan.optimizer_index.tolist(), strict=True))
         made = []
         for client in cohort:
-            twin = case.parts[drawn[client] if case.choose is None else case.choose(client)][1]
+            twin = case.parts[drawn[client] if case.choose is None else case.choose(client)][1].at(t, client)
             made.append(Choice(client, twin.rule, shuffled(t, client, BATCH, twin.steps_of(client)), twin.weight))
         found.append(made)
     return found
@@ -188,6 +207,29 @@ def test_all_parts_are_in_use() -> None:
     assert set(rules) == {SGD[1], ADAGRAD[1], SM3[1], ADAM[1]}
     for name in ("chosen by size", "chosen by resources"):
         assert {CASES[name].choose(client) for client in range(len(SIZES)) if SIZES[client]} == {0, 1, 2}  # type: ignore[misc]
+
+
+def test_a_function_may_choose_by_the_round() -> None:
+    blend = Blend([Part(SGD[0]), Part(ADAM[0])], choose=lambda of: of.round % 2)
+    sim = simulation(torch.float64, "eager", {**CASES["two rules"].simulated(), "client": blend})
+    for t in range(4):
+        plan = sim.planner.plan(t, sim.tuner.tuning)
+        assert plan is not None
+        assert plan.optimizer_index is not None
+        assert set(plan.optimizer_index.tolist()) == {t % 2}
+
+
+@pytest.mark.parametrize(
+    ("own", "sentence"),
+    [
+        ({"steps": lambda of: 0}, "steps: must be a whole number >= 1, got 0 for client 0"),
+        ({"weight": lambda of: -1.0}, "weight: must be .* >= 0, got -1.0 for client 0"),
+    ],
+)
+def test_what_functions_give_is_checked(own: dict[str, Any], sentence: str) -> None:
+    settings = {**CASES["two rules"].simulated(), "client": Blend([Part(SGD[0], **own)])}
+    with pytest.raises(ValueError, match=sentence):
+        simulation(torch.float64, "eager", settings).step()
 
 
 # ---- statistics of the draws ----------------------------------------------------------------------------------------

@@ -156,12 +156,15 @@ def show(
     sets: Sets = None,
     data: DataOption = None,
     plot: Annotated[Path | None, typer.Option(help="Write a picture of the partition (.png, .svg, .pdf).")] = None,
+    labels: Annotated[
+        Path | None, typer.Option(help="Write a picture of how many labels clients have, as AFO's Figure 14.")
+    ] = None,
 ) -> None:
     """Show the clients of a configuration: how many, their sizes, and who has which classes.
 
     Example: fastfed data show digits.toml --set data.alpha=0.01 --plot out/partition.png
     """
-    from ...data import draw_partition
+    from ...data import draw_labels, draw_partition
     from .. import config as configs
 
     fed = configs.load(file, sets or (), data or ()).federation()
@@ -170,13 +173,14 @@ def show(
     classes = partition(fed)
     if classes is not None:
         shown.print(classes)
-    if plot is None:
-        return
-    try:
-        draw_partition(fed, plot)  # type: ignore[arg-type]
-    except (TypeError, ValueError) as error:
-        raise configs.ConfigError(f"--plot: {error}") from error
-    say(f"Picture: {plot.resolve()}")
+    for option, path, draw in (("--plot", plot, draw_partition), ("--labels", labels, draw_labels)):
+        if path is None:
+            continue
+        try:
+            draw(fed, path)  # type: ignore[arg-type]
+        except (TypeError, ValueError) as error:
+            raise configs.ConfigError(f"{option}: {error}") from error
+        say(f"Picture: {path.resolve()}")
 
 
 def sizes(fed: Federation) -> Table:

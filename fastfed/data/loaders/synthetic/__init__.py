@@ -8,6 +8,14 @@ arithmetic: the same bits on every machine.
 from .images import synthetic_autoencoder, synthetic_images
 from .regression import synthetic_regression
 from .tags import synthetic_tags
+from .tails import synthetic_heavy_tails
 from .text import synthetic_text
 
-__all__ = ["synthetic_autoencoder", "synthetic_images", "synthetic_regression", "synthetic_tags", "synthetic_text"]
+__all__ = [
+    "synthetic_autoencoder",
+    "synthetic_heavy_tails",
+    "synthetic_images",
+    "synthetic_regression",
+    "synthetic_tags",
+    "synthetic_text",
+]
