@@ -22,7 +22,7 @@ from .kernels.table import FINITE, FLAG
 from .packing import Packing, Slot
 from .purposes import Purpose
 
-_BLOCK = 1 << 20  # numbers encoded at once: what a block needs besides stays small, however many the clients are
+_PORTION = 1 << 20  # numbers encoded at once: what a portion needs besides stays small, however many the clients are
 _LEVELS = 127  # of eight bits with a sign, the same number on both sides of 0
 
 
@@ -79,7 +79,7 @@ class TopK:
         _check_call("vectors", vectors, packing, ids)
         _stream(seed, round)
         decoded, k = torch.zeros_like(vectors), self.count(packing)
-        for rows in _blocks(vectors):
+        for rows in _portions(vectors):
             magnitudes = vectors.new_full(vectors[rows].shape, -1.0)  # gaps come after everything else
             for slot in packing.slots:
                 magnitudes[:, slot.span] = vectors[rows, slot.span].abs()
@@ -106,7 +106,7 @@ class Sign:
         _check_call("vectors", vectors, packing, ids)
         _stream(seed, round)
         decoded = torch.zeros_like(vectors)
-        for rows in _blocks(vectors):
+        for rows in _portions(vectors):
             for slot in _tensors(packing):
                 v = vectors[rows, slot.span]
                 scale = (_row_sums(v.abs()) / slot.numel).to(v.dtype)[:, None]
@@ -133,7 +133,7 @@ class Int8:
         _check_call("vectors", vectors, packing, ids)
         stream = _stream(seed, round)
         decoded, clients = torch.zeros_like(vectors), ids.to(vectors.device)
-        for rows in _blocks(vectors):
+        for rows in _portions(vectors):
             draws = uniform(packing.size, stream, clients=clients[rows], device=vectors.device)
             for slot in _tensors(packing):
                 v = vectors[rows, slot.span]
@@ -228,9 +228,9 @@ def _row_sums(x: Tensor) -> Tensor:
     return x[:, 0]
 
 
-def _blocks(vectors: Tensor) -> Iterator[slice]:
+def _portions(vectors: Tensor) -> Iterator[slice]:
     """The rows of (n, d), a few at a time."""
-    rows = max(1, _BLOCK // vectors.shape[1])
+    rows = max(1, _PORTION // vectors.shape[1])
     for first in range(0, len(vectors), rows):
         yield slice(first, first + rows)
 

@@ -195,7 +195,7 @@ def lenet(classes: int = 10) -> nn.Sequential:
 
 
 class Residual(nn.Module):
-    """relu(body(x) + shortcut(x)): one block of a residual network."""
+    """relu(body(x) + shortcut(x)): one unit of a residual network."""
 
     def __init__(self, body: nn.Module, shortcut: nn.Module) -> None:
         super().__init__()
@@ -224,31 +224,31 @@ def resnet50_gn(classes: int = 100, groups: int = 2) -> nn.Sequential:
 
 
 def _resnet(depths: tuple[int, ...], classes: int, groups: int, bottleneck: bool) -> nn.Sequential:
-    blocks: list[nn.Module] = []
+    residuals: list[nn.Module] = []
     channels = 64
     for stage, depth in enumerate(depths):
-        for block in range(depth):
-            stride = 2 if stage > 0 and block == 0 else 1
-            width = 64 << stage
-            out = 4 * width if bottleneck else width
+        for number in range(depth):
+            stride = 2 if stage > 0 and number == 0 else 1
+            inner = 64 << stage
+            out = 4 * inner if bottleneck else inner
             body = _bottleneck if bottleneck else _basic
             plain = stride == 1 and channels == out
             shortcut = nn.Identity() if plain else nn.Sequential(*_convolve(channels, out, 1, stride, groups))
-            blocks.append(Residual(body(channels, width, stride, groups), shortcut))
+            residuals.append(Residual(body(channels, inner, stride, groups), shortcut))
             channels = out
     stem = (*_convolve(3, 64, 3, 1, groups), nn.ReLU())
-    return nn.Sequential(*stem, *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, classes))
+    return nn.Sequential(*stem, *residuals, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, classes))
 
 
 def _convolve(channels: int, out: int, kernel: int, stride: int, groups: int) -> tuple[nn.Module, nn.Module]:
     return nn.Conv2d(channels, out, kernel, stride, kernel // 2, bias=False), nn.GroupNorm(groups, out)
 
 
-def _basic(channels: int, width: int, stride: int, groups: int) -> nn.Sequential:
-    first, second = _convolve(channels, width, 3, stride, groups), _convolve(width, width, 3, 1, groups)
+def _basic(channels: int, inner: int, stride: int, groups: int) -> nn.Sequential:
+    first, second = _convolve(channels, inner, 3, stride, groups), _convolve(inner, inner, 3, 1, groups)
     return nn.Sequential(*first, nn.ReLU(), *second)
 
 
-def _bottleneck(channels: int, width: int, stride: int, groups: int) -> nn.Sequential:
-    first, second = _convolve(channels, width, 1, 1, groups), _convolve(width, width, 3, stride, groups)
-    return nn.Sequential(*first, nn.ReLU(), *second, nn.ReLU(), *_convolve(width, 4 * width, 1, 1, groups))
+def _bottleneck(channels: int, inner: int, stride: int, groups: int) -> nn.Sequential:
+    first, second = _convolve(channels, inner, 1, 1, groups), _convolve(inner, inner, 3, stride, groups)
+    return nn.Sequential(*first, nn.ReLU(), *second, nn.ReLU(), *_convolve(inner, 4 * inner, 1, 1, groups))

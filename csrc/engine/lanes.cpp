@@ -66,9 +66,9 @@ FF_CLONES void added(Size n, const float* __restrict a, const float* __restrict 
 // The roots' share of n numbers, folded as the tree goes on; `parts` are null where a root has nothing there. `room`:
 // n numbers for every one of them.
 const float* fold(Size n, std::vector<const float*>& parts, float* room) {
-  for (std::size_t width = parts.size(); width > 1; width = (width + 1) / 2)
-    for (std::size_t i = 0; 2 * i < width; ++i) {
-      const float *a = parts[2 * i], *b = 2 * i + 1 < width ? parts[2 * i + 1] : nullptr;
+  for (std::size_t count = parts.size(); count > 1; count = (count + 1) / 2)
+    for (std::size_t i = 0; 2 * i < count; ++i) {
+      const float *a = parts[2 * i], *b = 2 * i + 1 < count ? parts[2 * i + 1] : nullptr;
       parts[i] = a ? a : b;
       if (!a || !b) continue;
       added(n, a, b, room);
@@ -192,10 +192,10 @@ std::unique_ptr<DeltaSum> LaneTree::partner_of(Node node) {
 // Climbs the tree: a node's sum is that of its two children, added by whoever comes last (a + b is b + a to the bit). A
 // node without a right child is its left child.
 void LaneTree::finish(Size lane, std::unique_ptr<DeltaSum> sum) {
-  Size number = lane, width = lanes_;
-  for (int level = 0; width > roots_; ++level, width = (width + 1) / 2, number /= 2) {
+  Size number = lane, count = lanes_;
+  for (int level = 0; count > roots_; ++level, count = (count + 1) / 2, number /= 2) {
     const bool is_left = number % 2 == 0;
-    if (is_left && number + 1 == width) continue;
+    if (is_left && number + 1 == count) continue;
     std::unique_ptr<DeltaSum> partner;
     {
       const std::lock_guard<std::mutex> lock(mutex_);

@@ -1,4 +1,4 @@
-// Transposition of tables in blocks of rows.
+// Transposition of tables in groups of rows.
 #include "engine/tables.h"
 
 #include <cstring>

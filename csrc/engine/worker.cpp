@@ -328,7 +328,7 @@ void Worker::begin(Size position) {
   step_ = 0;
   batches_.begin(position);
   frame_.client = Word(round_->ids[position]);
-  const float* start = round_->start + model_of(position) * program_.d();
+  const float* start = round_->start + start_index_of(position) * program_.d();
   const bool is_there = loaded_ && start == start_;  // it was brought back
   start_ = frame_.start = start;
   const Size own = round_->contrast.mu > 0 ? round_->contrast.row[position] : -1;
@@ -359,7 +359,7 @@ void Worker::restore() {
 
 // Whether no number of the delta can be infinite.
 bool Worker::is_moderate() const {
-  bool moderate = round_->start_is_moderate[std::size_t(model_of(position_))];
+  bool moderate = round_->start_is_moderate[std::size_t(start_index_of(position_))];
   const auto look = [&](Size begin, Size n) { moderate = moderate && are_moderate(n, x_.data() + begin); };
   rows_.pending() ? rows_.for_dense(look) : rows_.for_moved(look);
   return moderate;

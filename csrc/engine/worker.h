@@ -50,7 +50,7 @@ class Worker {
   void measure_cosine(Size step);
 
   // one client
-  Size model_of(Size position) const { return round_->start_index ? round_->start_index[position] : 0; }
+  Size start_index_of(Size position) const { return round_->start_index ? round_->start_index[position] : 0; }
   void begin(Size position);
   void reset_state(const Optimizer& optimizer);
   double delta_squares() const;

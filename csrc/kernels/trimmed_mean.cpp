@@ -10,10 +10,10 @@
 namespace fastfed {
 namespace {
 
-constexpr std::int64_t kKeys = 65536;  // of a block, at home in the second-level cache; and worth a thread
+constexpr std::int64_t kKeys = 65536;  // of a run, at home in the second-level cache; and worth a thread
 
-// Coordinates of a block: runs as long as the cache allows, and whole lines.
-std::int64_t width_of_block(std::int64_t d, std::int64_t clients) {
+// Coordinates of a run: as long as the cache allows, and whole lines.
+std::int64_t length_of_run(std::int64_t d, std::int64_t clients) {
   const std::int64_t wanted = std::min({kMostTrimmed, kKeys / clients, d});
   return std::max(kLineElements, wanted / kLineElements * kLineElements);
 }
@@ -25,13 +25,13 @@ void trimmed_mean(std::int64_t d, const void* deltas, DeltaType type, std::int64
                   int threads) {
   const auto mean = vector_loops<T>().trim[type];
   const std::int64_t element = std::int64_t(type == kSame ? sizeof(T) : sizeof(Half));
-  const std::int64_t width = width_of_block(d, clients), tasks = (d + width - 1) / width;
+  const std::int64_t length = length_of_run(d, clients), tasks = (d + length - 1) / length;
   const std::int64_t team = std::min<std::int64_t>(threads, std::min(tasks, 1 + clients * d / kKeys));
   std::vector<AlignedArray<SortKey<T>>> keys;
-  for (std::int64_t thread = 0; thread < team; ++thread) keys.emplace_back(clients * width);
+  for (std::int64_t thread = 0; thread < team; ++thread) keys.emplace_back(clients * length);
   for_tasks(tasks, int(team), [&](std::int64_t task, int thread) {
-    const std::int64_t begin = task * width;
-    mean(std::min(width, d - begin), out + begin, static_cast<const char*>(deltas) + begin * element, d, clients, trim,
+    const std::int64_t begin = task * length;
+    mean(std::min(length, d - begin), out + begin, static_cast<const char*>(deltas) + begin * element, d, clients, trim,
          keys[std::size_t(thread)].data());
   });
 }

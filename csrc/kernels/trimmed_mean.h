@@ -1,4 +1,4 @@
-// The mean of deltas without the extremes of every coordinate, block by block of coordinates.
+// The mean of deltas without the extremes of every coordinate, run by run of coordinates.
 #pragma once
 
 #include <cstdint>

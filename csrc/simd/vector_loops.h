@@ -104,7 +104,7 @@ template <class T> struct VectorLoops {
   void (*raise)(std::int64_t n, T* maxima, const T* others);
 
   // The first n numbers, or sort keys, of a client's stream from Philox block `block` on: four numbers, or two keys, to
-  // a block. The same in every table, whatever T is.
+  // a block. The same at every level, whatever T is.
   void (*uniform)(const Stream& stream, Word client, Word block, std::int64_t n, float* out);
   void (*normal)(const Stream& stream, Word client, Word block, std::int64_t n, float* out);
   void (*sort_keys)(const Stream& stream, Word client, Word block, std::int64_t n, std::int64_t* out);

@@ -14,7 +14,6 @@ from numba import njit
 from numpy.typing import NDArray
 
 from .event_state import (
-    BLOCK,
     BUFFERED,
     CLOSED,
     CUT,
@@ -23,6 +22,7 @@ from .event_state import (
     DROPPED,
     EVENTS,
     FULL,
+    GROUP,
     IN_FLIGHT,
     LOST,
     OPENED,
@@ -224,7 +224,7 @@ def settle(q: State) -> None:
     _turn_windows(q)
 
 
-# ---- who is ready: a count per block of clients, summed in a Fenwick tree -------------------------------------------
+# ---- who is ready: a count per group of clients, summed in a Fenwick tree -------------------------------------------
 
 
 @_inside
@@ -235,7 +235,7 @@ def _set_status(q: State, client: int, bit: int, on: bool) -> None:
     change = int(after == _OPEN) - int(before == _OPEN)
     if change != 0:
         q.counts[READY] += change
-        _add(q.tree, client // BLOCK + 1, change)
+        _add(q.tree, client // GROUP + 1, change)
 
 
 @_inside
@@ -251,13 +251,13 @@ def _ready_client(status: NDArray[np.int8], tree: NDArray[np.int32], rank: int) 
     step = 1
     while 2 * step < tree.size:
         step *= 2
-    block = 0
+    group = 0
     while step > 0:
-        if block + step < tree.size and tree[block + step] <= rank:
-            block += step
-            rank -= tree[block]
+        if group + step < tree.size and tree[group + step] <= rank:
+            group += step
+            rank -= tree[group]
         step //= 2
-    client = block * BLOCK
+    client = group * GROUP
     while rank > 0 or status[client] != _OPEN:
         rank -= int(status[client] == _OPEN)
         client += 1

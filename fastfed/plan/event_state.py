@@ -18,7 +18,7 @@ VERSION, EVENTS, DROPPED, LOST, STALE, DISCARDED, STARTS, WAVES = range(8)
 SAVED = 8
 IN_FLIGHT, BUFFERED, READY, OPENED, CLOSED, WANTED, DRAWN = range(SAVED, SAVED + 7)
 
-BLOCK = 64  # clients counted together by the tree of those ready: one line of the cache holds their status
+GROUP = 64  # clients counted together by the tree of those ready: one line of the cache holds their status
 
 
 class State(NamedTuple):
@@ -39,7 +39,7 @@ class State(NamedTuple):
     counts: Ints  # by the names above
     status: NDArray[np.int8]  # (N,)
     draws: NDArray[np.float32]  # (starts, 4) random numbers of the starts of portion counts[DRAWN]
-    tree: NDArray[np.int32]  # a Fenwick tree over blocks of clients: how many are ready
+    tree: NDArray[np.int32]  # a Fenwick tree over groups of clients: how many are ready
     due: Floats  # (concurrency,) a binary heap with the next two: when, ...
     client: Ints  # ... who, ...
     started: Ints  # ... and from which version (or negative: it will not report)

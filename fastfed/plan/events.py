@@ -88,7 +88,7 @@ class EventQueue:
             counts=np.zeros(event_state.DRAWN + 1, np.int64),
             status=np.zeros(clients, np.int8),
             draws=np.zeros((concurrency if waves else _DRAWS, 4), np.float32),
-            tree=np.zeros(-(-clients // event_state.BLOCK) + 1, np.int32),
+            tree=np.zeros(-(-clients // event_state.GROUP) + 1, np.int32),
             due=np.zeros(concurrency),
             client=np.zeros(concurrency, np.int64),
             started=np.zeros(concurrency, np.int64),

@@ -101,8 +101,8 @@ def check(path: Path) -> None:
         header = _header(file)
         seal, header[_SEAL] = header[_SEAL], _ZEROS
         digest = hashlib.sha256(len(header).to_bytes(_LENGTH, "little") + header)
-        while block := file.read(_AT_ONCE):
-            digest.update(block)
+        while part := file.read(_AT_ONCE):
+            digest.update(part)
     if digest.hexdigest().encode() != seal:
         raise ValueError("its contents are not what was written")
 

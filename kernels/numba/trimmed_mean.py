@@ -1,7 +1,7 @@
 """The mean of deltas without the extremes of every coordinate: columns sorted side by side, the rest added up.
 
 A float's bits, as a whole number with the magnitude of negative ones turned round, have the order of the numbers. They
-are sorted by a network, whose steps do not depend on them, so that a block of columns takes each step at once.
+are sorted by a network, whose steps do not depend on them, so that a group of columns takes each step at once.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from torch import Tensor
 from .compiled import Array, jit, launch, parallel, rules
 from .weighted_sum import Half, as_float32, elements
 
-COLUMNS = 64  # of a block; as int32 keys a quarter of a kilobyte for every client
+COLUMNS = 64  # of a group; as int32 keys a quarter of a kilobyte for every client
 _SIGN, _MAGNITUDE = np.int32(31), np.int32(0x7FFFFFFF)
 
 
@@ -97,8 +97,8 @@ def _mean_into(out: Array, deltas: Array, begin: int, trim: int, half: Half) -> 
 
 @parallel
 def _trimmed_mean(deltas: Array, trim: int, out: Array, half: Half) -> None:
-    for block in prange((out.size + COLUMNS - 1) // COLUMNS):
-        begin = block * COLUMNS
+    for group in prange((out.size + COLUMNS - 1) // COLUMNS):
+        begin = group * COLUMNS
         _mean_into(out[begin : min(begin + COLUMNS, out.size)], deltas, begin, trim, half)
 
 

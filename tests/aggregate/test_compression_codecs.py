@@ -239,8 +239,8 @@ def test_a_message_depends_on_nobody_else(codec: Any, monkeypatch: pytest.Monkey
         assert torch.equal(alone[0], together[row])
     order = torch.tensor([6, 2, 0, 5, 1, 4, 3])
     assert torch.equal(codec.encode(vectors[order], packing, ids[order], 1, 2).decoded, together[order])
-    for block in (1, 3 * packing.size, 1 << 40):
-        monkeypatch.setattr(compression, "_BLOCK", block)
+    for portion in (1, 3 * packing.size, 1 << 40):
+        monkeypatch.setattr(compression, "_PORTION", portion)
         assert torch.equal(codec.encode(vectors, packing, ids, 1, 2).decoded, together)
 
 

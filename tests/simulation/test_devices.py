@@ -283,7 +283,7 @@ def test_what_crosses_the_border_does_not_grow_with_the_cohort(name: str, counte
 def test_many_blocks_of_compressed_deltas_cross_no_more_often(
     compression: ff.compression.Compression, counted: Traffic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ff.compression, "_BLOCK", 1)
+    monkeypatch.setattr(ff.compression, "_PORTION", 1)
     sim = apart(Case({"compression": compression, "cohort": CLIENTS}).simulation("batched", NAME))
     sim.step()
     counted.clear()

@@ -239,6 +239,6 @@ std::unique_ptr<Layer> make_convolution(Spec spec) {
 
 }  // namespace
 
-void enter_convolution_layers(LayerTable& table) { table[Op::kConv2d] = make_convolution; }
+void enter_convolution_layers(LayerMakers& layers) { layers[Op::kConv2d] = make_convolution; }
 
 }  // namespace fastfed

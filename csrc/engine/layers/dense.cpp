@@ -31,6 +31,6 @@ class Linear : public Layer {
 
 }  // namespace
 
-void enter_dense_layers(LayerTable& table) { table[Op::kLinear] = make<Linear>; }
+void enter_dense_layers(LayerMakers& layers) { layers[Op::kLinear] = make<Linear>; }
 
 }  // namespace fastfed

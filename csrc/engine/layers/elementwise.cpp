@@ -288,17 +288,17 @@ class Dropout : public Layer {
 
 }  // namespace
 
-void enter_elementwise_layers(LayerTable& table) {
-  table[Op::kRelu] = make<ReluLayer>;
-  table[Op::kGelu] = make_gelu;
-  table[Op::kSigmoid] = make<Pointwise<Sigmoid>>;
-  table[Op::kTanh] = make<Pointwise<Tanh>>;
-  table[Op::kSilu] = make<Pointwise<Silu>>;
-  table[Op::kAdd] = make<Add>;
-  table[Op::kDropout] = make<Dropout>;
-  table[Op::kFlatten] = make<Flatten>;
-  table[Op::kImage] = make<Image>;
-  table[Op::kSelect] = make<Select>;
+void enter_elementwise_layers(LayerMakers& layers) {
+  layers[Op::kRelu] = make<ReluLayer>;
+  layers[Op::kGelu] = make_gelu;
+  layers[Op::kSigmoid] = make<Pointwise<Sigmoid>>;
+  layers[Op::kTanh] = make<Pointwise<Tanh>>;
+  layers[Op::kSilu] = make<Pointwise<Silu>>;
+  layers[Op::kAdd] = make<Add>;
+  layers[Op::kDropout] = make<Dropout>;
+  layers[Op::kFlatten] = make<Flatten>;
+  layers[Op::kImage] = make<Image>;
+  layers[Op::kSelect] = make<Select>;
 }
 
 }  // namespace fastfed

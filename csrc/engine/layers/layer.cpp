@@ -1,4 +1,4 @@
-// The table of layers.
+// The layers by their ops.
 #include "engine/layers/layer.h"
 
 namespace fastfed {
@@ -8,16 +8,16 @@ namespace {
 constexpr const char* kNames[] = {FF_OPS(FF_NAME)};
 #undef FF_NAME
 
-LayerTable all_layers() {
-  LayerTable table;
-  enter_dense_layers(table);
-  enter_convolution_layers(table);
-  enter_pooling_layers(table);
-  enter_elementwise_layers(table);
-  enter_norm_layers(table);
-  enter_sequence_layers(table);
-  enter_sparse_layers(table);
-  return table;
+LayerMakers all_layers() {
+  LayerMakers layers;
+  enter_dense_layers(layers);
+  enter_convolution_layers(layers);
+  enter_pooling_layers(layers);
+  enter_elementwise_layers(layers);
+  enter_norm_layers(layers);
+  enter_sequence_layers(layers);
+  enter_sparse_layers(layers);
+  return layers;
 }
 
 }  // namespace
@@ -31,8 +31,8 @@ Op op_of(const std::string& name) {
 const char* name_of(Op op) { return kNames[int(op)]; }
 
 std::unique_ptr<Layer> make_layer(Spec spec) {
-  static const LayerTable table = all_layers();
-  const LayerMaker maker = table[spec.op];
+  static const LayerMakers layers = all_layers();
+  const LayerMaker maker = layers[spec.op];
   if (!maker) throw std::logic_error(std::string("program: nobody has entered the layer '") + name_of(spec.op) + "'");
   return maker(std::move(spec));
 }

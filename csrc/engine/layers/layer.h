@@ -203,17 +203,17 @@ using LayerMaker = std::unique_ptr<Layer> (*)(Spec);
 template <class L> std::unique_ptr<Layer> make(Spec spec) { return std::make_unique<L>(std::move(spec)); }
 
 // Each file of layers enters the ones that it has.
-struct LayerTable {
+struct LayerMakers {
   LayerMaker& operator[](Op op) { return makers[int(op)]; }
   LayerMaker operator[](Op op) const { return makers[int(op)]; }
   LayerMaker makers[int(Op::kCount)] = {};
 };
-void enter_dense_layers(LayerTable& table);
-void enter_convolution_layers(LayerTable& table);
-void enter_pooling_layers(LayerTable& table);
-void enter_elementwise_layers(LayerTable& table);
-void enter_norm_layers(LayerTable& table);
-void enter_sequence_layers(LayerTable& table);
-void enter_sparse_layers(LayerTable& table);
+void enter_dense_layers(LayerMakers& layers);
+void enter_convolution_layers(LayerMakers& layers);
+void enter_pooling_layers(LayerMakers& layers);
+void enter_elementwise_layers(LayerMakers& layers);
+void enter_norm_layers(LayerMakers& layers);
+void enter_sequence_layers(LayerMakers& layers);
+void enter_sparse_layers(LayerMakers& layers);
 
 }  // namespace fastfed

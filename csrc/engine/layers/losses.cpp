@@ -20,9 +20,9 @@ float share_of(Size count) { return float(1.0 / double(count)); }
 
 // ---- cross entropy -------------------------------------------------------------------------------------------------
 
-// Numbers of a block of rows that is worked on at a time: it stays in the nearest cache from pass to pass, and a
+// Numbers of a group of rows that is worked on at a time: it stays in the nearest cache from pass to pass, and a
 // thousand short rows cost what a few long ones do.
-constexpr Size kBlock = 4096;
+constexpr Size kAtOnce = 4096;
 
 // Every row with its largest number taken off.
 FF_CLONES void take_tops_off(Size rows, Size classes, const float* __restrict logits, float* __restrict shifted) {
@@ -104,7 +104,7 @@ FF_CLONES double squared_errors(Size n, const float* __restrict outputs, const f
 
 LossResult cross_entropy(Size rows, Size classes, const float* logits, const std::int32_t* labels, float* dlogits) {
   LossResult result{0.0, std::count_if(labels, labels + rows, [](std::int32_t label) { return label >= 0; })};
-  const Size step = std::max<Size>(1, kBlock / classes);
+  const Size step = std::max<Size>(1, kAtOnce / classes);
   for (Size r = 0; r < rows; r += step)
     result.sum += block_loss(std::min(step, rows - r), classes, logits + r * classes, labels + r,
                              share_of(result.count), dlogits + r * classes);

@@ -277,9 +277,9 @@ class LayerNorm : public Layer {
 
 }  // namespace
 
-void enter_norm_layers(LayerTable& table) {
-  table[Op::kGroupNorm] = make<GroupNorm>;
-  table[Op::kLayerNorm] = make<LayerNorm>;
+void enter_norm_layers(LayerMakers& layers) {
+  layers[Op::kGroupNorm] = make<GroupNorm>;
+  layers[Op::kLayerNorm] = make<LayerNorm>;
 }
 
 }  // namespace fastfed

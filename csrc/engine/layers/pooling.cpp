@@ -133,9 +133,9 @@ class AveragePool : public Pool {
 
 }  // namespace
 
-void enter_pooling_layers(LayerTable& table) {
-  table[Op::kMaxPool] = table[Op::kAdaptiveMaxPool] = make<MaxPool>;
-  table[Op::kAvgPool] = table[Op::kAdaptiveAvgPool] = make<AveragePool>;
+void enter_pooling_layers(LayerMakers& layers) {
+  layers[Op::kMaxPool] = layers[Op::kAdaptiveMaxPool] = make<MaxPool>;
+  layers[Op::kAvgPool] = layers[Op::kAdaptiveAvgPool] = make<AveragePool>;
 }
 
 }  // namespace fastfed

@@ -238,9 +238,9 @@ class Lstm : public Layer {
 
 }  // namespace
 
-void enter_sequence_layers(LayerTable& table) {
-  table[Op::kEmbedding] = make<Embedding>;
-  table[Op::kLstm] = make<Lstm>;
+void enter_sequence_layers(LayerMakers& layers) {
+  layers[Op::kEmbedding] = make<Embedding>;
+  layers[Op::kLstm] = make<Lstm>;
 }
 
 }  // namespace fastfed

@@ -70,6 +70,6 @@ class SparseLinear : public Layer {
 
 }  // namespace
 
-void enter_sparse_layers(LayerTable& table) { table[Op::kSparseLinear] = make<SparseLinear>; }
+void enter_sparse_layers(LayerMakers& layers) { layers[Op::kSparseLinear] = make<SparseLinear>; }
 
 }  // namespace fastfed

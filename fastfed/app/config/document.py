@@ -21,7 +21,7 @@ else:
 
 BASE = "base"  # the key that names the file which a file changes
 SWEEP = "sweep"  # the table of what `fastfed sweep` varies, which is no part of a run
-_KEY = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
+DOTTED_KEY = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
 
 
 def read(path: str | Path) -> dict[str, Any]:
@@ -74,7 +74,7 @@ def overridden(document: Mapping[str, Any], sets: Iterable[str]) -> dict[str, An
     changed = copy.deepcopy(dict(document))
     for text in sets:
         key, equals, value = text.partition("=")
-        if not equals or not _KEY.fullmatch(key.strip()):
+        if not equals or not DOTTED_KEY.fullmatch(key.strip()):
             raise ConfigError(f"--set: must be a dotted key and a value, as in server.lr=0.1, got {text!r}")
         put(changed, key.strip(), _toml_value(value.strip()), "--set")
     return changed

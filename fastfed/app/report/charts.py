@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from ...record.history import ROOMS
 from .entries import Entry, Group
-from .series import Position, Series, by_bits, by_clock, by_epsilon, by_round, line, spread
+from .series import Abscissa, Series, by_bits, by_clock, by_epsilon, by_round, line, spread
 from .summary import is_share
 from .words import name_of
 
@@ -125,9 +125,9 @@ def seconds(groups: Sequence[Group]) -> list[Chart]:
     timed = [group for group in groups if any(group.has(f"seconds_{room}") for room in rooms)]
     if not timed:
         return []
-    positions = [float(i) for i in range(len(timed))]
+    places = [float(i) for i in range(len(timed))]
     series = [
-        Series(f"room-{room}", room, i, 1, positions, [_milliseconds(group, room) for group in timed])
+        Series(f"room-{room}", room, i, 1, places, [_milliseconds(group, room) for group in timed])
         for i, room in enumerate(rooms)
     ]
     return [
@@ -163,9 +163,9 @@ def partitions(groups: Sequence[Group], most: int = 4) -> list[Partition]:
 
 
 def _lines(groups: Sequence[Group], column: str, y: ChartAxis, by: str, title: str = "") -> Chart:
-    positions: dict[str, Position] = {"round": by_round, "bits": by_bits, "clock": by_clock, "epsilon": by_epsilon}
+    abscissas: dict[str, Abscissa] = {"round": by_round, "bits": by_bits, "clock": by_clock, "epsilon": by_epsilon}
     scale, x = _x_axis(groups, by)
-    series = [line(group, column, positions[by], scale) for group in groups]
+    series = [line(group, column, abscissas[by], scale) for group in groups]
     if by in ("bits", "clock"):  # one that moves nothing, or has no clock, has no place there
         series = [one if one is not None and any(one.x) else None for one in series]
     name = name_of(column)

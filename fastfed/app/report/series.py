@@ -1,4 +1,4 @@
-"""From histories to the points of a line: positions on an axis, means over seeds, bands, fewer points."""
+"""From histories to the points of a line: places on an axis, means over seeds, bands, fewer points."""
 
 from __future__ import annotations
 
@@ -45,21 +45,21 @@ def by_epsilon(rows: Sequence[Row]) -> Numbers:
     return [row.get("epsilon") for row in rows]
 
 
-Position = Callable[[Sequence[Row]], Numbers]
+Abscissa = Callable[[Sequence[Row]], Numbers]
 
 
-def line(group: Group, column: str, position: Position = by_round, scale: float = 1.0) -> Series | None:
+def line(group: Group, column: str, abscissa: Abscissa = by_round, scale: float = 1.0) -> Series | None:
     """A column of a group: the mean over its seeds with the 95% band, at the rounds that all of them have.
 
     Where any seed has no finite number there is a gap: a mean over those that are left would flatter. Seeds that never
-    have the column are left out. None if no seed has it. `scale` divides positions, to the axis' unit.
+    have the column are left out. None if no seed has it. `scale` divides abscissas, to the axis' unit.
     """
-    whole = _line(group, column, position, scale)
+    whole = _line(group, column, abscissa, scale)
     return None if whole is None else thin(whole)
 
 
-def _line(group: Group, column: str, position: Position, scale: float = 1.0) -> Series | None:
-    curves = [_curve(entry, column, position) for entry in group.entries if entry.has(column)]
+def _line(group: Group, column: str, abscissa: Abscissa, scale: float = 1.0) -> Series | None:
+    curves = [_curve(entry, column, abscissa) for entry in group.entries if entry.has(column)]
     curves = [curve for curve in curves if curve]
     if not curves:
         return None
@@ -112,11 +112,11 @@ def thin(series: Series, most: int = MOST_POINTS) -> Series:
     return replace(series, x=[series.x[i] for i in chosen], y=[series.y[i] for i in chosen], low=low, high=high)
 
 
-def _curve(entry: Entry, column: str, position: Position) -> dict[int, tuple[float, float | None]]:
-    """Round -> position and value, of the rows that have the column and a position."""
+def _curve(entry: Entry, column: str, abscissa: Abscissa) -> dict[int, tuple[float, float | None]]:
+    """Round -> abscissa and value, of the rows that have the column and a abscissa."""
     rows = entry.history.rounds
     return {
         int(row["round"]): (x, row[column])
-        for row, x in zip(rows, position(rows), strict=True)
+        for row, x in zip(rows, abscissa(rows), strict=True)
         if column in row and x is not None
     }

@@ -17,13 +17,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..config import ConfigError
+from ..config.document import DOTTED_KEY
 
 if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
 
-_KEY = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
 _RANGE = re.compile(r"\s*([^:{}\[\]\"',]+):([^:{}\[\]\"',]+):\s*([A-Za-z]*)(\d*)\s*")
 _DIGITS = 6  # of values between the ends of a range: as many as anybody would type
 _MOST_VALUES = 10_000
@@ -58,7 +58,7 @@ def parse_axis(text: str, where: str = "--grid") -> GridAxis:
 
 def make_axis(key: str, values: Any, where: str) -> GridAxis:
     """The axis of a key, with values as text (a range or a list), or as a list of values."""
-    if not _KEY.fullmatch(key):
+    if not DOTTED_KEY.fullmatch(key):
         raise ConfigError(f"{where}: must begin with a dotted key, as in client.lr, got {key!r}")
     if isinstance(values, str):
         found = _values(values, f"{where}: {key}")

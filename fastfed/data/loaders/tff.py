@@ -74,7 +74,7 @@ def federated_cifar100(root: Root, crop: int | None = None, flip: bool = False, 
 
     def examples(clients: ClientFile) -> Examples:
         labels = clients.labels(100)
-        images = clients.fill("image", np.uint8, lambda block: block.transpose(0, 3, 1, 2))
+        images = clients.fill("image", np.uint8, lambda images: images.transpose(0, 3, 1, 2))
         return Examples(Pixels(torch.from_numpy(images), augment=augment), labels)
 
     with (

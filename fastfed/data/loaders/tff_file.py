@@ -126,8 +126,8 @@ class ClientFile:
     def texts(self, client: int, field: str, rows: Rows = slice(None)) -> list[bytes]:
         return [one.encode() if isinstance(one, str) else bytes(one) for one in self.read(client, field, rows)]
 
-    def fill(self, field: str, dtype: type, arrange: Callable[[Array], Array] = lambda block: block) -> Array:
-        """A field of all clients in one array, each client's block arranged by `arrange` on its way in."""
+    def fill(self, field: str, dtype: type, arrange: Callable[[Array], Array] = lambda values: values) -> Array:
+        """A field of all clients in one array, each client's part arranged by `arrange` on its way in."""
         ends = np.cumsum(self.sizes)
         sample = arrange(np.empty((1, *self.fields[field].shape), dtype=dtype))
         out = np.empty((int(ends[-1]), *sample.shape[1:]), dtype=dtype)
