@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
+import importlib.util
+from pathlib import Path
 
-from .support import FILES, grid, half_powers, values
+import pytest
+import torch
+
+from .support import FILES, HOME, grid, half_powers, values
 
 RULES = {"CC-FedSGD": "sgd", "CC-FedAdagrad": "adagrad", "CC-FedAdam": "adam", "CC-FedAMS": "ams"}
 CC_FILES = [name for name in FILES if name.startswith("cc/")]
@@ -35,3 +39,22 @@ def test_cc_grids() -> None:
     assert grid("cc/figure3_beta") == {"server.beta1": [0.0, 0.5, 0.7, 0.8, 0.9, 0.95, 0.99, 0.995]}
     assert grid("cc/figure3_tau") == {"server.tau": half_powers(-4, -1)}
     assert grid("cc/figure3_gamma") == {"server.beta2": [0.0, 0.5, 0.7, 0.9, 0.95, 0.99]}
+
+
+def test_figure_4_goes_astray_without_normalised_deltas(tmp_path: Path) -> None:
+    """Against arithmetic: a client goes 1 - (1 - lr)^K of its way, as the mse of two numbers has the gradient x - c."""
+    spec = importlib.util.spec_from_file_location("figure4", HOME / "cc" / "figure4.py")
+    assert spec is not None
+    assert spec.loader is not None
+    figure4 = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(figure4)
+    for divided in (False, True):
+        shares = [1 - 0.99**steps for steps in figure4.STEPS]
+        moves = [
+            share / (steps if divided else 1) * optimum
+            for share, steps, optimum in zip(shares, figure4.STEPS, figure4.OPTIMA, strict=True)
+        ]
+        torch.testing.assert_close(figure4.first_move(divided), sum(moves) / 2)
+    assert figure4.degrees_off(figure4.first_move(True)) < 5 < 30 < figure4.degrees_off(figure4.first_move(False))
+    figure4.draw(tmp_path / "figure4.png")
+    assert (tmp_path / "figure4.png").stat().st_size > 3000

@@ -81,7 +81,10 @@ def test_fedada2_grids() -> None:
     assert len(spec_of("fedada2/figure6").variants) == 12  # the paper's joint methods
     few = {"client.eps": [1e-3, 1e-1, 1.0], "server.tau": [1e-5, 1e-3, 1e-1]}
     assert grid("fedada2/figure7") == {"client.lr": lrs, "server.lr": lrs, **few}
-    delays = values("fedada2/figure7", "client.delay", "client.delay_unit")
-    assert list(delays.values()) == [(1, "step"), (2, "epoch"), (4, "epoch")]
+    delays = values("fedada2/figure7", "client.delay", "client.delay_unit", "server.rule", "client.rule")
+    pairs = [(server, client) for server in ("adagrad", "adam") for client in ("adagrad", "adam")]
+    assert list(delays.values()) == [
+        (*delay, *pair) for delay in ((1, "step"), (2, "epoch"), (4, "epoch")) for pair in pairs
+    ]
     for file in ("fedada2/figure3", "fedada2/private_tags", "fedada2/private_tags_ranked"):
         _assert_joint(file)
