@@ -112,6 +112,11 @@ import json, fastfed, fastfed.kernels.rows, fastfed.bench.kernels.cases
 from fastfed.kernels.cuda import sources
 modules = (fastfed, fastfed.kernels, fastfed.kernels.rows, fastfed.bench.kernels.cases)
 found = {"files": [module.__file__ for module in modules] + [str(sources.csrc())]}
+try:
+    fed = fastfed.data.iid(fastfed.data.digits(), clients=2)
+    fastfed.Simulation(fastfed.models.mlp(64, 10), fed, cohort=1, executor="native", **fastfed.methods.fedavg(0.1))
+except fastfed.program.Unsupported as error:
+    found["native"] = str(error)
 print(json.dumps({**found, "why": fastfed.kernels.backends()["cpp"]}))
 """
     said = python("-c", program, cwd=checkout)
@@ -120,6 +125,7 @@ print(json.dumps({**found, "why": fastfed.kernels.backends()["cpp"]}))
     assert all(file.startswith(str(checkout)) for file in report["files"]), report["files"]
     assert report["why"].startswith("the compiled extension fastfed._core did not load (No module named")
     assert f"{checkout} is a checkout: 'pip install --no-build-isolation -e .' builds it there" in report["why"]
+    assert report["native"] == report["why"]
 
 
 def test_without_the_extension_it_runs_on_numba_and_doctor_says_so(installed: Path) -> None:

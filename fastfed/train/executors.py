@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from ..checks import nearest
 from ..data import Examples
+from ..kernels import extension
 from ..losses import Loss, find_padded_loss
 from ..program import Unsupported
 from .batched import Batched
@@ -86,6 +87,9 @@ def _several(executor: str, given: _Given, devices: Sequence[torch.device | str]
 
 def _named(executor: str, given: _Given, device: torch.device | str) -> Executor:
     if executor == "native":
+        missing = extension.why_not()
+        if missing is not None:
+            raise Unsupported(missing)
         from .native import Native  # here: without a C++ compiler the rest works
 
         return given.make(Native, device=device)

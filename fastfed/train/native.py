@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .. import program
+from .. import _core, program
 from ..clients import Client
 from ..data import Examples, Pixels, Sparse
 from ..kernels import CLIENT_RULES, Stream, client_state, extension
@@ -51,10 +51,6 @@ class Native:
             raise program.Unsupported(f"device: the native engine runs on the CPU, not on {device}")
         if not isinstance(loss, str):
             raise program.Unsupported("loss: the native engine knows losses by name; a callable runs on 'eager'")
-        try:
-            from .. import _core
-        except ImportError as error:
-            raise program.Unsupported(f"the compiled extension did not load ({error}); see 'fastfed doctor'") from error
         self.program = program.trace(module, examples.inputs, loss)
         if self.program.packing.dtype is not torch.float32:
             raise program.Unsupported(

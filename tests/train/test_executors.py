@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from fastfed import clients
-from fastfed.kernels import registry
+from fastfed.kernels import extension, registry
 from fastfed.program import Unsupported
 from fastfed.train import DeltaPolicy, Outcome, RoundWork
 from fastfed.train.executors import make
@@ -212,6 +212,15 @@ def test_auto_falls_back_to_eager_and_says_why() -> None:
     assert executor.name == "eager"
     assert "native" in executor.why
     assert executor.run(round_of(network())).delta.any()
+
+
+def test_without_the_extension_native_is_a_sentence_and_auto_is_eager(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(extension, "why_not", lambda: "the compiled extension is not there; build it")
+    with pytest.raises(Unsupported, match=r"^the compiled extension is not there; build it$"):
+        make("native", network(), "cross_entropy", vectors())
+    executor = make("auto", network(), "cross_entropy", vectors())
+    assert executor.name == "eager"
+    assert "the compiled extension is not there" in executor.why
 
 
 @pytest.fixture
