@@ -57,7 +57,7 @@ def run_page(page: str, text: str, commands: bool = False) -> None:
     """Runs the page's Python blocks in one namespace and, if asked, its commands, in the working directory.
 
     A block of text right after one of Python is what it printed; after one of commands, lines of what they printed. A
-    configuration whose first line is a comment with a file's name is written to that file.
+    configuration or a module whose first line is a comment with a file's name is written to that file.
     """
     names: dict[str, Any] = {"__name__": page}
     printed: str | None = None
@@ -68,20 +68,20 @@ def run_page(page: str, text: str, commands: bool = False) -> None:
             assert printed is not None, f"{where}: shows an output that no block printed"
             (assert_alike if whole else assert_among)(printed, block.text, where)
         printed = None
-        if block.language == "python":
+        if block.language in ("toml", "python") and (file := _file_of(block)):
+            Path(file).write_text(block.text)
+        elif block.language == "python":
             code = compile("\n" * (block.line - 1) + block.text, page, "exec")
             with contextlib.redirect_stdout(io.StringIO()) as out:
                 exec(code, names)
             printed, whole = out.getvalue(), True
         elif block.language == "sh" and commands:
             printed, whole = "".join(run_command(line, where) for line in block.text.splitlines()), False
-        elif block.language == "toml" and (file := _file_of(block)):
-            Path(file).write_text(block.text)
 
 
 def _file_of(block: Block) -> str | None:
-    """The name of the file that a configuration stands in: its first line, a comment."""
-    named = re.match(r"# ([\w.-]+\.toml)\n", block.text)
+    """The name of the file that a configuration or a module stands in: its first line, a comment."""
+    named = re.match(r"# ([\w.-]+\.(?:toml|py))\n", block.text)
     return None if named is None else named[1]
 
 
@@ -155,8 +155,10 @@ def configurations(text: str, home: Path) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     file: dict[str, Any] = {}
     for block in blocks(text):
+        name = _file_of(block)
+        if block.language == "python" and name:
+            (home / name).write_text(block.text)
         if block.language == "toml":
-            name = _file_of(block)
             if name:
                 (home / name).write_text(block.text)
                 file = config.document.read(home / name)

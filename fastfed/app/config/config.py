@@ -19,6 +19,7 @@ from . import running
 from .errors import ConfigError, in_file, keyed
 from .kinds import METHODS, find, name_of
 from .options import without_none, written
+from .own_model import OwnModel
 from .parts import BLEND, CHOICES, SERVER, make_blend, make_privacy, write_client
 from .source import PATHS, Data, Source, check_fit, make_model, model_source
 from .stand_ins import check_data, with_data
@@ -28,7 +29,7 @@ _KEYS = (
     "privacy", "compression", "aggregation", "exchange",
 )  # fmt: skip
 # Dotted keys that say how a run is called, where files are and how many hands there are, not what is computed.
-CHANGE_NO_RESULT = ("name", "run.threads", "run.checkpoint_every", "run.keep", *PATHS)
+CHANGE_NO_RESULT = ("name", "run.threads", "run.checkpoint_every", "run.keep", f"model.{documents.FROM}", *PATHS)
 _FURTHER = ("timing", "tuner", "privacy", "compression", "aggregation", "exchange")  # tables of settings, each optional
 
 
@@ -45,7 +46,7 @@ class Config:
     method: str | None
     method_options: Mapping[str, Any]
     data: Data
-    model: Source
+    model: Source | OwnModel
     settings: Mapping[str, Any]
     run_settings: Mapping[str, Any]
 
@@ -158,7 +159,7 @@ def load(path: str | Path, sets: Iterable[str] = (), data: Sequence[str] = ()) -
     """
     document = documents.read(path)
     with in_file(path):
-        tables = documents.overridden(document, sets)
+        tables = documents.at_home(documents.overridden(document, sets), Path(path).parent)
         check_data([tables], data)
         return parse(with_data(tables, data))
 
@@ -175,7 +176,7 @@ def parse(tables: Mapping[str, Any]) -> Config:
         method=method,
         method_options=own,
         data=Data.of(tables.get("data", {})),
-        model=model_source(tables.get("model", {})),
+        model=model_source(_model_table(tables.get("model", {}))),
         settings={
             **made,
             **_parts(method, made, tables),
@@ -184,6 +185,11 @@ def parse(tables: Mapping[str, Any]) -> Config:
         },
         run_settings=run_settings,
     )
+
+
+def _model_table(model: Any) -> Any:
+    """A name alone is a table with that name."""
+    return {documents.NAME: model} if isinstance(model, str) else model
 
 
 def _check_keys(tables: Mapping[str, Any]) -> None:
@@ -202,6 +208,8 @@ def _check_keys(tables: Mapping[str, Any]) -> None:
     elif "method_options" in tables:
         raise ConfigError("method_options: belong to a method, and none is named")
     for key in _KEYS[2:]:
+        if key == documents.MODEL and isinstance(tables.get(key), str):
+            continue
         if not isinstance(tables.get(key, {}), Mapping):
             raise ConfigError(f"{key}: must be a table, got {tables[key]!r}")
 

@@ -21,6 +21,9 @@ else:
 
 BASE = "base"  # the key that names the file which a file changes
 SWEEP = "sweep"  # the table of what `fastfed sweep` varies, which is no part of a run
+MODEL, NAME = "model", "name"  # the table of the model, and its key that says which
+FROM = "from"  # the key of [model] that says where a module of the user's own is looked for
+FUNCTION = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")  # "package.module:function"
 DOTTED_KEY = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
 
 
@@ -37,15 +40,38 @@ def _on_its_bases(path: Path, above: tuple[Path, ...]) -> dict[str, Any]:
     if path.resolve() in above:
         raise ConfigError(f"{path}: is a base of itself")
     tables = read_alone(path)
+    is_whole = isinstance(tables.get(MODEL), str)
+    tables = at_home(tables, path.parent)
     if BASE not in tables:
         return tables
     base = tables.pop(BASE)
     if not isinstance(base, str):
         raise ConfigError(f"{path}: {BASE}: must be the path of another file, relative to this one, got {base!r}")
     try:
-        return _merged(_on_its_bases(path.parent / base, (*above, path.resolve())), tables)
+        below = _on_its_bases(path.parent / base, (*above, path.resolve()))
     except ConfigError as error:
         raise ConfigError(f"{path}: {BASE}: {error}") from error
+    model = below.get(MODEL)
+    if isinstance(model, Mapping) and NAME in tables.get(MODEL, {}):  # another one: not where the base's was
+        below[MODEL] = {} if is_whole else {key: value for key, value in model.items() if key != FROM}
+    return _merged(below, tables)
+
+
+def at_home(tables: Mapping[str, Any], home: Path) -> dict[str, Any]:
+    """The tables with the model as a table, and with the directory where a module of the user's own is looked for
+    first: `home`, or what the table says, relative to that."""
+    model = {NAME: tables[MODEL]} if isinstance(tables.get(MODEL), str) else tables.get(MODEL)
+    if not isinstance(model, Mapping):
+        return dict(tables)
+    place = model.get(FROM, ".")
+    if names_module(model.get(NAME)) and isinstance(place, str):
+        model = {**model, FROM: str((home / Path(place).expanduser()).resolve())}
+    return {**tables, MODEL: dict(model)}
+
+
+def names_module(name: Any) -> bool:
+    """Whether a model's name is that of a function in a module of the user's own."""
+    return isinstance(name, str) and ":" in name
 
 
 def _merged(base: Mapping[str, Any], top: Mapping[str, Any]) -> dict[str, Any]:
@@ -96,6 +122,8 @@ def put(document: dict[str, Any], dotted: str, value: Any, option: str) -> None:
         if not isinstance(place, dict):
             raise ConfigError(f"{option}: {'.'.join(tables[: depth + 1])} is not a table, so {dotted} cannot be set")
     place[last] = value
+    if dotted == f"{MODEL}.{NAME}":  # where the model was found that was named before says nothing
+        place.pop(FROM, None)
 
 
 def write(document: Mapping[str, Any]) -> str:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from ...privacy import Privacy
 from . import method as methods
 from . import running
-from .document import BASE, SWEEP
+from .document import BASE, FROM, SWEEP
 from .kinds import CLIENTS, METHODS, MODELS, name_of
 from .options import either, list_of, one_of, plain_model, table_model
 from .parts import CHOICES, SCHEDULE, blend_model
@@ -43,9 +43,7 @@ def file_model() -> type[BaseModel]:
         "method": one_of(*METHODS),
         "method_options": either([methods.own_model(name) for name in METHODS]),
         "data": either(data_models()),
-        "model": either(
-            [table_model(make, (("name", one_of(name)),), title=f"model_{name}") for name, make in MODELS.items()]
-        ),
+        "model": either([*_model_tables(), _own_model(), either([one_of(*MODELS), _OWN_NAME])]),
         "run": running.model(),
     }
     for name, table in CHOICES.items():
@@ -58,6 +56,22 @@ def file_model() -> type[BaseModel]:
     )
     keys[SWEEP] = _sweep_model()
     return plain_model("FastFed", "A FastFed configuration.", keys)
+
+
+def _model_tables() -> list[type[BaseModel]]:
+    return [table_model(make, (("name", one_of(name)),), title=f"model_{name}") for name, make in MODELS.items()]
+
+
+_OWN_NAME = Annotated[str, Field(pattern=":")]
+
+
+def _own_model() -> type[BaseModel]:
+    """A model of the user's own, whose arguments only its module tells."""
+    words = 'A function of your own that makes a module, as "package.module:function", and its arguments.'
+    open_keys = ConfigDict(extra="allow", strict=True, protected_namespaces=())
+    keys: dict[str, Any] = {"name": (_OWN_NAME, ...), FROM: (str, Field(default=None))}
+    made: type[BaseModel] = create_model("model_of_your_own", __doc__=words, __config__=open_keys, **keys)
+    return made
 
 
 def _sweep_model() -> type[BaseModel]:

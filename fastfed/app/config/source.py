@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from ...data import DataError, Examples, Federation, hold_out, pooled
 from ...losses import find_loss
 from ..errors import first_line
+from .document import names_module
 from .errors import ConfigError, keyed, keys_in
 from .kinds import LOADERS, MODELS, PARTITIONS, find, has_clients
 from .options import (
@@ -31,6 +32,7 @@ from .options import (
     table_model,
     written,
 )
+from .own_model import OwnModel
 
 _DEALT = "data"  # the argument of a partition that is what a loader gives
 POOLED = "pooled"  # the key of [data] that puts all clients' examples together
@@ -221,12 +223,17 @@ def _absolute(path: Any) -> Any:
 # ---- model ----------------------------------------------------------------------------------------------------------
 
 
-def model_source(table: Any) -> Source:
-    """The table ``[model]``; it is made once to see that its arguments will do."""
+_MODELS = f'one of {", ".join(MODELS)}, or a function of your own as "package.module:function"'
+
+
+def model_source(table: Any) -> Source | OwnModel:
+    """The table ``[model]``: a function of FastFed's, or of the user's own, and its arguments."""
     if not isinstance(table, Mapping):
         raise ConfigError(f"model: must be a table with the name of a model, got {table!r}")
     if "name" not in table:
-        raise ConfigError(f"model.name: must be given, one of {', '.join(MODELS)}")
+        raise ConfigError(f"model.name: must be given, {_MODELS}")
+    if names_module(table["name"]):
+        return OwnModel.of(table)
     make, words = find(MODELS, "model.name", table["name"]), f"model {table['name']!r}"
     given = {key: value for key, value in table.items() if key != "name"}
     given = checked(table_model(make), "model", given, words, partial(owners, "model", MODELS))
@@ -234,12 +241,14 @@ def model_source(table: Any) -> Source:
     return Source(str(table["name"]), make, given)
 
 
-def make_model(source: Source, seed: int) -> nn.Module:
+def make_model(source: Source | OwnModel, seed: int) -> nn.Module:
     """The model with the weights that a seed gives; the caller's random numbers stay as they were."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         try:
             model: nn.Module = source.make()
+        except ConfigError:
+            raise
         except (ValueError, TypeError, RuntimeError) as error:
             raise ConfigError(keyed(error, keys_in("model", arguments_of(source.function)), "model")) from error
     return model

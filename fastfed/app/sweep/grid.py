@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..config import ConfigError
-from ..config.document import DOTTED_KEY
+from ..config.document import DOTTED_KEY, FUNCTION
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -162,7 +162,7 @@ def _value(part: str, where: str) -> Any:
         raise ConfigError(f"{where} has an empty value between two commas")
     if part[0] in "[{\"'":
         raise ConfigError(f"{where}: {part!r} is not a TOML value")
-    if ":" in part:
+    if ":" in part and not FUNCTION.fullmatch(part):
         raise ConfigError(f"{where}: must be {_FORMS}, got {part!r}")
     try:
         return float(part)  # TOML wants a digit before the point

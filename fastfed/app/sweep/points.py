@@ -116,11 +116,16 @@ def plan(
             if axis.key in fixed:
                 raise ConfigError(f"--grid: {axis.key} is given by --set too; give it once")
         own = [text for text in sets if not text.startswith(f"{TABLE}.")]
-        points = _points(document, spec, own)
+        points = [_at_home(point, Path(file).parent) for point in _points(document, spec, own)]
         check_data([point.tables for point in points], data)
         points = [_with_data(point, data) for point in points]
         configs = {point.name: _checked(point, spec) for point in points}
     return Plan(spec, tuple(points), configs)
+
+
+def _at_home(point: Point, home: Path) -> Point:
+    """A model of the user's own is found by whatever process runs the point."""
+    return replace(point, tables=documents.at_home(point.tables, home))
 
 
 def _with_data(point: Point, data: Sequence[str]) -> Point:
