@@ -86,6 +86,7 @@ class Program:
         instructions: list[tuple[str, list[int], int, list[int], dict[str, float]]],
         output: int,
         loss: str,
+        reduction: str,
         d: int,
         /,
     ) -> None: ...

@@ -2,21 +2,28 @@
 
 Each has a twin for batches padded to a common length, whose third argument `real` (n,) bool tells the examples from
 the padding: the mean is over the real ones, and padding has no gradient.
+
+A batch's losses, one for every label, tag or pixel, become one number by a reduction: their mean; "outputs", summed
+over an example's and the mean over examples; or "batch", the mean of an example's and summed over examples.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal
+from functools import partial
+from typing import Literal, get_args
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from .data.store import Sparse
+
 LossName = Literal["cross_entropy", "binary_cross_entropy", "mse"]
 LossFunction = Callable[[Tensor, Tensor], Tensor]
 PaddedLoss = Callable[[Tensor, Tensor, Tensor], Tensor]
 Loss = LossName | LossFunction
+LossReduction = Literal["mean", "outputs", "batch"]
 
 IGNORED = -100  # a label that counts for nothing, in sequences of unequal length
 
@@ -73,18 +80,78 @@ PADDED_LOSSES: dict[str, PaddedLoss] = {
 }
 
 
-def find_loss(loss: Loss) -> LossFunction:
-    """The function behind a name; a callable is its own."""
+def find_loss(loss: Loss, reduction: LossReduction = "mean") -> LossFunction:
+    """The function behind a name; a callable is its own, and reduces by itself."""
+    name = _name_of(loss)
+    if reduction != "mean" and name is not None:
+        return partial(_reduced, name, reduction)
     if callable(loss):
         return loss
-    if loss not in LOSSES:
+    if name is None:
         raise ValueError(f"loss: must be one of {', '.join(LOSSES)}, or a callable, got {loss!r}")
-    return LOSSES[loss]
+    return LOSSES[name]
 
 
-def find_padded_loss(loss: Loss) -> PaddedLoss:
+def find_padded_loss(loss: Loss, reduction: LossReduction = "mean") -> PaddedLoss:
     """The twin of a built-in loss for padded batches; a loss of one's own has none."""
-    for name, function in LOSSES.items():
-        if loss == name or loss is function:
-            return PADDED_LOSSES[name]
-    raise ValueError(f"loss: must be one of {', '.join(LOSSES)} for padded batches, got {loss!r}")
+    name = _name_of(loss)
+    if name is None:
+        raise ValueError(f"loss: must be one of {', '.join(LOSSES)} for padded batches, got {loss!r}")
+    return PADDED_LOSSES[name] if reduction == "mean" else partial(_reduced, name, reduction)
+
+
+def check_reduction(loss: Loss, reduction: LossReduction, targets: Tensor | Sparse) -> None:
+    """Refuses a reduction that is unknown, or that the loss of such targets does not have."""
+    if reduction not in get_args(LossReduction):
+        raise ValueError(f"loss_reduction: must be one of {', '.join(get_args(LossReduction))}, got {reduction!r}")
+    if reduction == "mean":
+        return
+    if _name_of(loss) is None and callable(loss):
+        raise ValueError(f"loss_reduction: a loss of your own reduces by itself; leave it out, got {reduction!r}")
+    if reduction == "batch" and _name_of(loss) == "cross_entropy" and isinstance(targets, Tensor) and targets.dim() > 1:
+        raise ValueError(
+            'loss_reduction: "batch" takes the mean over an example\'s labels, of which sequences have more or fewer; '
+            'use "mean" or "outputs"'
+        )
+
+
+def _name_of(loss: Loss) -> str | None:
+    """The name of a built-in loss, which may be given as its function; None of any other."""
+    return next((name for name, function in LOSSES.items() if loss == name or loss is function), None)
+
+
+def _reduced(
+    name: str, reduction: LossReduction, outputs: Tensor, targets: Tensor, real: Tensor | None = None
+) -> Tensor:
+    """A built-in loss by "outputs" or "batch", of all examples or of the `real` ones."""
+    losses = _EACH[name](outputs, targets)
+    if real is not None:
+        losses = torch.where(real[:, None], losses, 0)
+    if reduction == "batch":
+        return losses.sum() / losses.shape[1]
+    return losses.sum() / (len(losses) if real is None else real.sum().clamp(min=1))
+
+
+def _each_label(outputs: Tensor, targets: Tensor) -> Tensor:
+    """0 for those that are ignored."""
+    classes = outputs.shape[-1]
+    losses = F.cross_entropy(outputs.reshape(-1, classes), targets.reshape(-1), ignore_index=IGNORED, reduction="none")
+    return losses.reshape(len(targets), -1)
+
+
+def _each_tag(outputs: Tensor, targets: Tensor) -> Tensor:
+    losses = F.binary_cross_entropy_with_logits(outputs, targets.to(outputs.dtype), reduction="none")
+    return losses.reshape(len(outputs), -1)
+
+
+def _each_number(outputs: Tensor, targets: Tensor) -> Tensor:
+    losses = F.mse_loss(outputs, targets.reshape(outputs.shape).to(outputs.dtype), reduction="none")
+    return losses.reshape(len(outputs), -1)
+
+
+# The losses (n, numbers) of every example.
+_EACH: dict[str, LossFunction] = {
+    "cross_entropy": _each_label,
+    "binary_cross_entropy": _each_tag,
+    "mse": _each_number,
+}

@@ -15,7 +15,7 @@ from .clients import Blend, Client, optimizers
 from .compression import Compression
 from .data import Federation
 from .exchange import Exchange
-from .losses import Loss
+from .losses import Loss, LossReduction
 from .plan import Participation, Poisson, participation
 from .privacy import Privacy
 from .schedules import Schedule
@@ -36,6 +36,7 @@ class Settings:
     batch_size: int
     across_epochs: bool
     loss: Loss
+    loss_reduction: LossReduction
     weights: Literal["examples", "uniform"] | Sequence[float] | Tensor
     divide_by_steps: bool
     delta_clip: float | None

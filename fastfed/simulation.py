@@ -22,7 +22,7 @@ from .data import Federation
 from .devices import Devices, find_devices, written
 from .exchange import Exchange
 from .hooks import Evaluated, Evaluating, Hooked, Saving, Showing, Target, Writing
-from .losses import Loss
+from .losses import Loss, LossReduction
 from .packing import Packing
 from .plan import RoundPlan, Tuning
 from .plan.round import Clocked
@@ -55,6 +55,8 @@ class Simulation:
     `aggregation` (``ff.aggregate``) reduces them otherwise than to their mean.
     `client_schedule` and `server_schedule` give a learning rate's factor by round (``ff.schedules``, any callable).
     `exchange` is what travels besides the model (``ff.exchange``). `loss` is a name, or a callable on executor "eager".
+    `loss_reduction` makes one number of a batch's losses: their "mean"; by "outputs", summed over an example's tags,
+    pixels or labels, the mean over examples; by "batch", the mean of an example's, summed over examples.
 
     `timing` replaces synchronous rounds (``ff.timing``: client-centric, or a simulated clock) and then says who takes
     part instead of `cohort`. `tuner` changes settings from round to round (``ff.tune``), `privacy` adds differential
@@ -83,6 +85,7 @@ class Simulation:
         batch_size: int = 20,
         across_epochs: bool = False,
         loss: Loss = "cross_entropy",
+        loss_reduction: LossReduction = "mean",
         weights: Literal["examples", "uniform"] | Sequence[float] | Tensor = "examples",
         divide_by_steps: bool = False,
         delta_clip: float | None = None,
@@ -108,6 +111,7 @@ class Simulation:
             batch_size=batch_size,
             across_epochs=across_epochs,
             loss=loss,
+            loss_reduction=loss_reduction,
             weights=weights,
             divide_by_steps=divide_by_steps,
             delta_clip=delta_clip,
@@ -131,7 +135,16 @@ class Simulation:
         self.packing = Packing.of(model)
         self._costs = costs.of("simulation", self.settings.by_name(), self.packing)
         split = None if exchange is None else exchange.split
-        self.executor = make(executor, model, loss, fed.examples, threads=threads, device=devices, split=split)
+        self.executor = make(
+            executor,
+            model,
+            loss,
+            fed.examples,
+            threads=threads,
+            device=devices,
+            split=split,
+            reduction=loss_reduction,
+        )
         self.planner = make_planner(self.settings, fed, self._costs.bytes_down + self._costs.bytes_up)
         self.aggregator = make_aggregator(self.settings, len(fed), self.packing, self.device)
         self.ledger = make_ledger(self.settings)
@@ -350,6 +363,8 @@ class Simulation:
         return Evaluator(
             self.model,
             settings.loss,
+            reduction=settings.loss_reduction,
+            batch_size=settings.batch_size,
             predict=predict,
             threads=settings.threads,
             device=self.device,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -64,6 +65,60 @@ def test_padded_losses_are_the_plain_ones_of_the_real_examples(
     (gradient,) = torch.autograd.grad(padded, outputs)
     torch.testing.assert_close(gradient, wanted, rtol=1e-13, atol=1e-16)
     assert not bool(gradient[real:].any())
+
+
+def literal_by_example(name: str, output: Tensor, target: Tensor) -> list[float]:
+    """The losses of one example's labels, tags or numbers."""
+    if name == "cross_entropy":
+        rows, wanted = output.reshape(-1, CLASSES), target.reshape(-1)
+        return [float(-row.log_softmax(0)[at]) for row, at in zip(rows, wanted, strict=True) if at != IGNORED]
+    pairs = zip(output.reshape(-1).tolist(), target.reshape(-1).tolist(), strict=True)
+    if name == "mse":
+        return [(z - y) ** 2 for z, y in pairs]
+    return [math.log1p(math.exp(-z)) if y else math.log1p(math.exp(z)) for z, y in pairs]
+
+
+def literal_reduced(name: str, reduction: str, outputs: Tensor, targets: Tensor) -> float:
+    """As the words say it, example by example."""
+    each = [literal_by_example(name, output, target) for output, target in zip(outputs, targets, strict=True)]
+    if reduction == "outputs":
+        return sum(sum(own) for own in each) / len(each)
+    return sum(sum(own) / len(own) for own in each)
+
+
+REDUCED = [
+    pytest.param(*case.values, reduction, id=f"{case.id} by {reduction}")
+    for case in CASES
+    for reduction in ("outputs", "batch")
+    if (case.id, reduction) != ("sequences", "batch")
+]
+
+
+@pytest.mark.parametrize(("name", "outputs", "targets", "reduction"), REDUCED)
+@pytest.mark.parametrize("real", [1, 4, 6])
+def test_other_reductions(name: Any, outputs: Tensor, targets: Tensor, reduction: Any, real: int) -> None:
+    outputs = outputs.clone().requires_grad_()
+    plain = losses.find_loss(name, reduction)(outputs[:real], targets[:real])
+    assert float(plain.detach()) == pytest.approx(
+        literal_reduced(name, reduction, outputs.detach()[:real], targets[:real]), rel=1e-12
+    )
+    padded = losses.find_padded_loss(name, reduction)(outputs, targets, torch.arange(6) < real)
+    torch.testing.assert_close(padded, plain, rtol=1e-13, atol=0)
+    wanted, gradient = (torch.autograd.grad(loss, outputs)[0] for loss in (plain, padded))
+    torch.testing.assert_close(gradient, wanted, rtol=1e-13, atol=1e-16)
+    assert not bool(gradient[real:].any())
+
+
+def test_reductions_that_make_no_sense_are_refused() -> None:
+    tags = torch.zeros(2, 3)
+    losses.check_reduction("cross_entropy", "batch", torch.zeros(2, dtype=torch.int64))
+    losses.check_reduction(losses.mse, "outputs", tags)
+    with pytest.raises(ValueError, match=r"^loss_reduction: must be one of mean, outputs, batch, got 'sum'"):
+        losses.check_reduction("mse", "sum", tags)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"^loss_reduction: a loss of your own reduces by itself; leave it out"):
+        losses.check_reduction(lambda outputs, targets: outputs.sum(), "batch", tags)
+    with pytest.raises(ValueError, match=r'^loss_reduction: "batch" takes the mean over an example'):
+        losses.check_reduction("cross_entropy", "batch", torch.zeros(2, 3, dtype=torch.int64))
 
 
 @pytest.mark.parametrize(("name", "outputs", "targets"), CASES)

@@ -36,8 +36,16 @@ Loss loss_of(const std::string& name) {
   return found->second;
 }
 
+Reduction reduction_of(const std::string& name) {
+  static const std::map<std::string, Reduction> reductions = {
+      {"mean", Reduction::kMean}, {"outputs", Reduction::kOutputs}, {"batch", Reduction::kBatch}};
+  const auto found = reductions.find(name);
+  FF_REQUIRE(found != reductions.end(), "reduction", "a known one, not '" + name + "'");
+  return found->second;
+}
+
 std::unique_ptr<Program> make_program(const std::vector<ValueTuple>& values, const std::vector<LayerTuple>& layers,
-                                      int output, const std::string& loss, Size d) {
+                                      int output, const std::string& loss, const std::string& reduction, Size d) {
   std::vector<Shape> shapes;
   for (const auto& [kind, rows, channels, height, width] : values)
     shapes.push_back({kind_of(kind), rows, channels, height, width});
@@ -52,7 +60,8 @@ std::unique_ptr<Program> make_program(const std::vector<ValueTuple>& values, con
     specs.push_back(std::move(spec));
   }
   FF_REQUIRE(output > 0 && output < int(shapes.size()), "output", "the number of a value");
-  return std::make_unique<Program>(std::move(shapes), std::move(specs), output, loss_of(loss), d);
+  return std::make_unique<Program>(std::move(shapes), std::move(specs), output, loss_of(loss), reduction_of(reduction),
+                                   d);
 }
 
 // ---- examples ------------------------------------------------------------------------------------------------------

@@ -52,8 +52,8 @@ bool forgets_output(Op op) {
 
 // ---- planning ------------------------------------------------------------------------------------------------------
 
-Program::Program(std::vector<Shape> values, std::vector<Spec> specs, int output, Loss loss, Size d)
-    : values_(std::move(values)), output_(output), loss_(loss), d_(d) {
+Program::Program(std::vector<Shape> values, std::vector<Spec> specs, int output, Loss loss, Reduction reduction, Size d)
+    : values_(std::move(values)), output_(output), loss_(loss), reduction_(reduction), d_(d) {
   if (values_.empty() || specs.empty()) throw std::invalid_argument("program: is empty");
   plan(specs);
   for (Spec& spec : specs) layers_.push_back(make_layer(std::move(spec)));

@@ -154,7 +154,7 @@ struct SparseWeight {
 class Program {
  public:
   // `d`: the length of the packed vector; `loss`: of the value `output`.
-  Program(std::vector<Shape> values, std::vector<Spec> specs, int output, Loss loss, Size d);
+  Program(std::vector<Shape> values, std::vector<Spec> specs, int output, Loss loss, Reduction reduction, Size d);
   ~Program();
 
   void train(const Examples& examples, Round round, const Results& results);
@@ -175,6 +175,7 @@ class Program {
   const std::vector<SparseWeight>& tables() const { return tables_; }
   int table_output() const { return table_output_; }
   Loss loss() const { return loss_; }
+  Reduction reduction() const { return reduction_; }
   int output() const { return output_; }
   // The value that goes into the last layer, and whether anything that is trained comes before it.
   int features() const { return layers_.back()->spec().inputs.front(); }
@@ -204,6 +205,7 @@ class Program {
   std::vector<Shape> values_;
   int output_;
   Loss loss_;
+  Reduction reduction_;
   Size d_;
   std::vector<std::unique_ptr<Layer>> layers_;
   std::vector<Segment> segments_;

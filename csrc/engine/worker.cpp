@@ -118,13 +118,17 @@ LossResult Worker::loss() {
   const Slot& slot = slots_[std::size_t(program_.output())];
   const Shape& shape = program_.values()[std::size_t(program_.output())];
   const Size numbers = frame_.batch * shape.size();
-  if (program_.loss() == Loss::kCrossEntropy)
-    return cross_entropy(frame_.batch * shape.rows, shape.channels, slot.data, batches_.labels(), slot.grad);
-  if (program_.loss() == Loss::kMse) return mse(numbers, slot.data, batches_.targets(), slot.grad);
+  const bool labels = program_.loss() == Loss::kCrossEntropy;
+  Size divisor = 0;  // what is counted
+  if (program_.reduction() == Reduction::kOutputs) divisor = frame_.batch;
+  if (program_.reduction() == Reduction::kBatch) divisor = labels ? shape.rows : shape.size();
+  if (labels)
+    return cross_entropy(frame_.batch * shape.rows, shape.channels, slot.data, batches_.labels(), divisor, slot.grad);
+  if (program_.loss() == Loss::kMse) return mse(numbers, slot.data, batches_.targets(), divisor, slot.grad);
   if (batches_.has_sparse_targets())
     return binary_cross_entropy_sparse(frame_.batch, shape.channels, slot.data, batches_.sparse_targets(), frame_.rows,
-                                       slot.grad);
-  return binary_cross_entropy_dense(numbers, slot.data, batches_.targets(), slot.grad);
+                                       divisor, slot.grad);
+  return binary_cross_entropy_dense(numbers, slot.data, batches_.targets(), divisor, slot.grad);
 }
 
 // The first `layers` layers.
@@ -144,7 +148,7 @@ void Worker::predict(const Size* rows, Size count, float* outputs) {
   copy(count * slot.stride, slot.data, outputs);
 }
 
-// Forward, loss and backward of the batch at hand; the mean loss.
+// Forward, loss and backward of the batch at hand; the loss.
 double Worker::pass(float* params, float* grads, bool fused, float lr) {
   frame_.params = params;
   frame_.grads = grads;
@@ -152,7 +156,7 @@ double Worker::pass(float* params, float* grads, bool fused, float lr) {
   frame_.lr = lr;
   if (!fused && program_.shares_params()) std::memset(grads, 0, std::size_t(program_.d()) * sizeof(float));
   forward(program_.layers().size());
-  const double value = loss().mean();
+  const double value = loss().value();
   return value + backward(fused);
 }
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ..data import Examples, Federation, Sparse, Visit
-from ..losses import IGNORED, Loss, find_loss
+from ..losses import IGNORED, Loss, LossReduction, find_loss
 from ..train.executors import Predict
 from ..train.model import LocalModel
 from ..train.threads import check_threads, in_order, one_thread_per_operation
@@ -24,12 +24,15 @@ _DEVICE_LOAD = 4096  # examples that go to a device together, of however many cl
 
 
 class Tally(NamedTuple):
-    """Sums over examples: `weight` is what the mean loss is over, hits of `possible` make the metric."""
+    """Sums over examples: `weight` is what the mean loss is over, hits of `possible` make the metric; `numbers` are the
+    losses behind it, one for every label, tag or pixel, of so many `examples`."""
 
     loss: float = 0.0
     weight: float = 0.0
     hits: float = 0.0
     possible: float = 0.0
+    numbers: float = 0.0
+    examples: float = 0.0
 
     def plus(self, other: Tally) -> Tally:
         return Tally(*(a + b for a, b in zip(self, other, strict=True)))
@@ -103,6 +106,7 @@ class Evaluator:
 
     `predict` computes the outputs on threads of its own, as the native engine does; by default torch computes them, on
     `device`, from which an evaluation is fetched as a whole. Accuracy leaves out `uncounted` labels, the loss does not.
+    An evaluation has no batches: by the `reduction` "batch", the loss is what `batch_size` examples lose on average.
     """
 
     def __init__(
@@ -110,13 +114,15 @@ class Evaluator:
         module: nn.Module,
         loss: Loss,
         *,
+        reduction: LossReduction = "mean",
+        batch_size: int = 1,
         predict: Predict | None = None,
         threads: int | None = None,
         device: torch.device | str = "cpu",
         uncounted: Sequence[int] = (),
     ) -> None:
         check_threads(threads)
-        self._uncounted = tuple(uncounted)
+        self._uncounted, self._reduction, self._batch_size = tuple(uncounted), reduction, batch_size
         self.loss, self.metric = find_loss(loss), metric_of(loss)
         self._count = _METRICS[loss][1] if isinstance(loss, str) else _count_examples
         self._predict, self.device = predict, torch.device(device)
@@ -162,7 +168,7 @@ class Evaluator:
 
     @torch.no_grad()
     def _measure(self, x: Tensor, examples: Examples, chunks: list[Tensor]) -> Tensor:
-        """The numbers of a tally for every chunk of rows: (chunks, 4) float64."""
+        """The numbers of a tally for every chunk of rows: (chunks, 6) float64."""
         if self._predict is not None:
             outputs = [self._predict(x, examples, rows) for rows in chunks]
             targets = [examples.targets_of(rows, x.dtype) for rows in chunks]
@@ -173,18 +179,27 @@ class Evaluator:
         return torch.stack([self._numbers(*pair) for pair in zip(outputs, targets, strict=True)])
 
     def _numbers(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """A chunk's tally, (4,) float64, where the outputs are."""
+        """A chunk's tally, (6,) float64, where the outputs are."""
         weight, hits, possible = (number.double() for number in self._count(outputs, targets, self._uncounted))
-        return torch.stack([self.loss(outputs, targets).double() * weight, weight, hits, possible])
+        numbers = weight if self.metric == "accuracy" else weight.new_full((), outputs.numel())
+        examples = weight.new_full((), len(outputs))
+        loss = self.loss(outputs, targets).double() * weight
+        return torch.stack([loss, weight, hits, possible, numbers, examples])
 
     def _metrics(self, tally: Tally) -> dict[str, float]:
-        loss = tally.loss / tally.weight if tally.weight else float("nan")
-        metrics = {"loss": loss}
+        mean = tally.loss / tally.weight if tally.weight else float("nan")
+        metrics = {"loss": self._reduced(mean, tally)}
         if self.metric == "mse":
-            metrics["mse"] = loss
+            metrics["mse"] = mean
         elif self.metric != "loss":
             metrics[self.metric] = tally.hits / tally.possible if tally.possible else float("nan")
         return metrics
+
+    def _reduced(self, mean: float, tally: Tally) -> float:
+        """The loss by the reduction, from the mean over all numbers."""
+        if self._reduction == "outputs":
+            return mean * tally.numbers / tally.examples if tally.examples else mean
+        return mean * self._batch_size if self._reduction == "batch" else mean
 
 
 def _loads(chunks: Iterable[Tensor], most: int) -> Iterator[list[Tensor]]:

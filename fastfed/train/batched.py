@@ -16,7 +16,7 @@ from ..clients import Client
 from ..data import Examples
 from ..data.augment import Views
 from ..data.resident import Resident, free_memory, passing, picked, resident, upload
-from ..losses import Loss
+from ..losses import Loss, LossReduction
 from .batches import ChunkBatches, batch_widths, rows_of_clients, steps_taken, views_at
 from .cosine import LeastCosine
 from .dropout import ANOTHER, stream_of
@@ -56,11 +56,12 @@ class Batched:
         device: torch.device | str = "cpu",
         memory: int | None = None,
         split: Split | None = None,
+        reduction: LossReduction = "mean",
     ) -> None:
         check_memory(self.name, threads, memory)
         self.device, self.resident = torch.device(device), resident(examples, device)
         self.memory = _default_memory(self.device) if memory is None else memory
-        self.model = StackedModel(module, loss, self.device)
+        self.model = StackedModel(module, loss, self.device, reduction)
         if split is not None and len(examples):
             self.model.model.head(split.head, examples)
         if self.device.type != "cpu":

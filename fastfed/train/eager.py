@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from ..data import Examples
 from ..data.augment import Views
-from ..losses import Loss, LossFunction, find_loss
+from ..losses import Loss, LossFunction, LossReduction, find_loss
 from ..packing import Packing
 from .batches import Batches, steps_taken, views_at
 from .contrast import Contrast, contrastive_losses
@@ -45,9 +45,10 @@ class Eager:
         threads: int | None = None,
         device: torch.device | str = "cpu",
         split: Split | None = None,
+        reduction: LossReduction = "mean",
     ) -> None:
         check_threads(threads)
-        self.loss, self.examples, self.device = find_loss(loss), examples, torch.device(device)
+        self.loss, self.examples, self.device = find_loss(loss, reduction), examples, torch.device(device)
         self.threads = torch.get_num_threads() if threads is None else threads
         self.packing = Packing.of(module)
         self.models: SimpleQueue[LocalModel] = SimpleQueue()  # one per thread
@@ -142,7 +143,7 @@ class _Point:
             self.tensors[slot.name] = leaf
 
     def differentiate(self, inputs: Tensor, targets: Tensor, uniforms: Uniforms, term: _Term | None) -> Tensor:
-        """The mean loss () of a batch; leaves its gradient in `grad`."""
+        """The loss () of a batch; leaves its gradient in `grad`."""
         self.grad.zero_()
         with Dropout(uniforms):
             loss = self._loss(inputs, targets, term)

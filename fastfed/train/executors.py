@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from ..checks import nearest
 from ..data import Examples
 from ..kernels import extension
-from ..losses import Loss, find_padded_loss
+from ..losses import Loss, LossReduction, check_reduction, find_padded_loss
 from ..program import Unsupported
 from .batched import Batched
 from .device import Device, SeveralDevices
@@ -47,18 +47,21 @@ def make(
     threads: int | None = None,
     device: torch.device | str | Sequence[torch.device] = "cpu",
     split: Split | None = None,
+    reduction: LossReduction = "mean",
 ) -> Executor:
     """The executor of that name, on one device or, if it is `device`, on several.
 
     `auto` is on a GPU `device` where it supports the module and the loss, else `batched` where it has the loss; on the
     CPU `native`, likewise; else `eager`. `split`: works will ask for a contrast, which takes a model that splits there.
+    `reduction`: of a batch's losses to one (``fastfed.losses``).
     """
     if executor not in EXECUTORS:
         raise ValueError(
             f"executor: must be one of {', '.join(EXECUTORS)}, got {executor!r}.{nearest(executor, EXECUTORS)}"
         )
+    check_reduction(loss, reduction, examples.targets)
     devices = (device,) if isinstance(device, str | torch.device) else tuple(device)
-    given = _Given(module, loss, examples, threads, split)
+    given = _Given(module, loss, examples, threads, split, reduction)
     if len(devices) > 1:
         return _several(executor, given, devices)
     return _fastest(given, devices[0]) if executor == "auto" else _named(executor, given, devices[0])
@@ -73,9 +76,11 @@ class _Given:
     examples: Examples
     threads: int | None
     split: Split | None
+    reduction: LossReduction
 
     def make(self, kind: Callable[..., Executor], **where: Any) -> Executor:
-        return kind(self.module, self.loss, self.examples, threads=self.threads, split=self.split, **where)
+        shared = {"threads": self.threads, "split": self.split, "reduction": self.reduction}
+        return kind(self.module, self.loss, self.examples, **shared, **where)
 
 
 def _several(executor: str, given: _Given, devices: Sequence[torch.device | str]) -> Executor:

@@ -13,7 +13,7 @@ from ..data import Examples, Pixels, Sparse
 from ..kernels import CLIENT_RULES, Stream, client_state, extension
 from ..kernels.cpp.client_step import COVERS, DIRECTIONS, STEP_SIZES
 from ..kernels.table import client_numbers
-from ..losses import Loss
+from ..losses import Loss, LossReduction
 from ..purposes import Purpose
 from .batches import steps_taken
 from .contrast import Contrast
@@ -45,6 +45,7 @@ class Native:
         threads: int | None = None,
         device: torch.device | str = "cpu",
         split: Split | None = None,
+        reduction: LossReduction = "mean",
     ) -> None:
         check_threads(threads)
         if torch.device(device).type != "cpu":
@@ -63,7 +64,9 @@ class Native:
         if split is not None:
             self._check_head(split.head)
         values, instructions = self.program.spec()
-        self._core = _core.Program(values, instructions, self.program.output, loss, self.program.packing.size)
+        self._core = _core.Program(
+            values, instructions, self.program.output, loss, reduction, self.program.packing.size
+        )
 
     def run(self, work: RoundWork) -> Outcome:
         """Trains the round's clients."""

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.func import grad_and_value, vmap
 
 from ..data import Examples
-from ..losses import Loss, find_padded_loss, mean_of_real
+from ..losses import Loss, LossReduction, find_padded_loss, mean_of_real
 from ..packing import Packing
 from .contrast import contrastive_losses
 from .dropout import Dropout
@@ -46,8 +46,8 @@ class Comparison(NamedTuple):
 class StackedModel:
     """A private copy of a module and a built-in loss, differentiated for many parameter vectors at once."""
 
-    def __init__(self, module: nn.Module, loss: Loss, device: torch.device) -> None:
-        self.model, self.loss, self.device = LocalModel(module, device), find_padded_loss(loss), device
+    def __init__(self, module: nn.Module, loss: Loss, device: torch.device, reduction: LossReduction = "mean") -> None:
+        self.model, self.loss, self.device = LocalModel(module, device), find_padded_loss(loss, reduction), device
         self._constants: dict[torch.dtype, dict[str, Tensor]] = {}
         self._trials: dict[torch.dtype, Trial] = {}
 
@@ -63,7 +63,7 @@ class StackedModel:
     def differentiate(
         self, x: Tensor, batch: StackedBatch, grad: Tensor, comparison: Comparison | None = None
     ) -> Tensor:
-        """The mean losses (clients,) of the models `x` (clients, d), with the contrast of a `comparison` where one is
+        """The losses (clients,) of the models `x` (clients, d), with the contrast of a `comparison` where one is
         given; their gradients go into `grad` (clients, d)."""
         gradients, losses = vmap(grad_and_value(partial(self._loss, comparison)))(self.views(x), *batch)
         for name, view in self.views(grad).items():
@@ -92,7 +92,7 @@ class StackedModel:
         uniforms: tuple[Tensor, ...],
         anchors: tuple[Tensor, ...],
     ) -> Tensor:
-        """One client's mean loss."""
+        """One client's loss."""
         tensors = self._tensors(parameters)
         with Dropout(lambda call, input: uniforms[call]):
             if comparison is None:

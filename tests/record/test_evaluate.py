@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any, get_args
+
 import pytest
 import torch
 from torch import Tensor, nn
 
 import fastfed as ff
+from fastfed.losses import LossReduction
 from fastfed.packing import Packing
 from fastfed.record.evaluate import Evaluator, higher_is_better
 
@@ -27,6 +30,36 @@ def test_recall_at_5_counts_tags_among_the_five_likeliest() -> None:
     assert found["recall_at_5"] == pytest.approx(400 / 700)
     expected = nn.functional.binary_cross_entropy_with_logits(inputs, tags)
     assert found["loss"] == pytest.approx(float(expected), rel=1e-5)
+
+
+def _reduced(reduction: LossReduction, loss: Any, model: nn.Module, examples: ff.data.Examples) -> dict[str, float]:
+    evaluator = Evaluator(model, loss, threads=2, reduction=reduction, batch_size=20)
+    return evaluator.evaluate(Packing.of(model).pack(model), examples)
+
+
+def test_the_loss_is_reduced_as_in_training_and_squared_errors_stay_means() -> None:
+    torch.manual_seed(0)
+    model, inputs, wanted = nn.Linear(3, 5), torch.randn(301, 3), torch.randn(301, 5)
+    examples = ff.data.Examples(inputs, wanted)
+    with torch.no_grad():
+        squares = ((model(inputs) - wanted) ** 2).double()
+    by = {reduction: _reduced(reduction, "mse", model, examples) for reduction in get_args(LossReduction)}
+    assert by["mean"]["loss"] == pytest.approx(float(squares.mean()), rel=1e-6)
+    assert by["outputs"]["loss"] == pytest.approx(float(squares.sum(1).mean()), rel=1e-6)
+    assert by["batch"]["loss"] == pytest.approx(20 * float(squares.mean(1).mean()), rel=1e-6)
+    for found in by.values():
+        assert found["mse"] == by["mean"]["loss"]
+
+
+def test_labels_of_a_sequence_are_summed_where_they_are_learnt() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Embedding(5, 6), nn.Linear(6, 5))
+    tokens, labels = torch.randint(0, 5, (301, 4)), torch.randint(0, 5, (301, 4))
+    labels[200:, 1:] = -100
+    with torch.no_grad():
+        total = nn.functional.cross_entropy(model(tokens).reshape(-1, 5), labels.reshape(-1), reduction="sum")
+    found = _reduced("outputs", "cross_entropy", model, ff.data.Examples(tokens, labels))
+    assert found["loss"] == pytest.approx(float(total) / 301, rel=1e-5)
 
 
 def test_ignored_labels_count_for_nothing() -> None:

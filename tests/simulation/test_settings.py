@@ -5,8 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
+from torch import Tensor, nn
 
 import fastfed as ff
+from fastfed.losses import LossReduction
 
 from .support import small_federation, small_model
 
@@ -125,3 +128,29 @@ def test_a_clock_is_needed_to_stop_by_it() -> None:
 def test_a_cohort_of_the_buffers_size_is_welcome() -> None:
     sim = ff.Simulation(small_model(), small_federation(), client=SGD, cohort=2, timing=BUFFERED)
     assert sim.step()["clients"] == 2
+
+
+@pytest.mark.parametrize("executor", ["native", "eager", "batched"])
+def test_rates_of_a_summed_loss_are_those_of_its_mean_divided(executor: str) -> None:
+    """Full batches of 5 examples with 3 tags each: what is summed is 5 or 3 times the mean, and so is its gradient."""
+    g = torch.Generator().manual_seed(0)
+    x, tags = torch.randn(40, 6, generator=g), (torch.rand(40, 3, generator=g) < 0.4).float()
+    fed = ff.data.from_arrays(x, tags, client=torch.arange(40) // 10, test=(x, tags))
+    torch.manual_seed(0)
+    model = nn.Linear(6, 3)
+
+    def trained(reduction: LossReduction, lr: float) -> tuple[Tensor, dict[str, Any]]:
+        sim = ff.Simulation(
+            model, fed, client=ff.clients.SGD(lr=lr), cohort=2, batch_size=5, loss="binary_cross_entropy",
+            loss_reduction=reduction, executor=executor,
+        )  # fmt: skip
+        return sim.params, sim.run(3, progress=False).rounds[-1]
+
+    mean, row = trained("mean", 0.6)
+    for reduction, times in (("outputs", 3), ("batch", 5)):
+        params, other = trained(reduction, 0.6 / times)  # type: ignore[arg-type]
+        torch.testing.assert_close(params, mean, rtol=1e-4, atol=1e-6)
+        assert other["train_loss"] == pytest.approx(times * row["train_loss"], rel=1e-4)
+        assert other["test_loss"] == pytest.approx(times * row["test_loss"], rel=1e-4)
+    with pytest.raises(ValueError, match=r"^loss_reduction: must be one of mean, outputs, batch, got 'sum'"):
+        trained("sum", 0.6)  # type: ignore[arg-type]

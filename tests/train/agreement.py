@@ -22,7 +22,7 @@ import fastfed as ff
 from fastfed import clients as ff_clients
 from fastfed.clients import SM3, SPS, AdaGrad, Adam, Client, DeltaSGD, Momentum
 from fastfed.data import Augment, Examples, Pixels, Sparse
-from fastfed.losses import IGNORED, Loss
+from fastfed.losses import IGNORED, Loss, LossReduction
 from fastfed.models import LSTM
 from fastfed.train import Contrast, DeltaPolicy, Outcome, RoundWork
 
@@ -94,6 +94,7 @@ class Task:
     module: Callable[[], nn.Module]
     loss: Loss
     examples: Callable[[torch.Generator], Examples]
+    reduction: LossReduction = "mean"
 
 
 def _normal(g: torch.Generator, *shape: int) -> Tensor:
@@ -144,6 +145,13 @@ def _vectors(g: torch.Generator) -> Examples:
     return Examples(_normal(g, ROWS, 9), _labels(g, 4, ROWS))
 
 
+# Whose losses are also reduced otherwise: tags, numbers, labels of sequences and single ones.
+_REDUCED: dict[str, tuple[LossReduction, ...]] = {
+    "tags": ("outputs", "batch"),
+    "autoencoder": ("outputs", "batch"),
+    "tagger": ("outputs",),
+    "softmax": ("batch",),
+}
 TASKS = {
     "softmax": Task(lambda: nn.Linear(9, 4), "cross_entropy", _vectors),
     "mlp": Task(
@@ -172,6 +180,11 @@ TASKS = {
     "autoencoder": Task(
         lambda: nn.Sequential(nn.Linear(12, 5), nn.Sigmoid(), nn.Linear(5, 12), nn.Sigmoid()), "mse", _images_as_targets
     ),
+}
+TASKS |= {
+    f"{name} by {reduction}": replace(TASKS[name], reduction=reduction)
+    for name, reductions in _REDUCED.items()
+    for reduction in reductions
 }
 
 # ---- cases ----------------------------------------------------------------------------------------------------------
@@ -219,6 +232,8 @@ def _cases() -> list[Case]:
     cases = [Case("mlp", (rule,)) for rule in RULES]
     for task in TASKS:
         rules = ("sgd", "sgd corrected", "sm3", "delta-sgd same batch")
+        if TASKS[task].reduction != "mean":
+            rules = ("sgd", "sps corrected")
         cases += [Case(task, (rule,)) for rule in rules if task != "mlp"]
     blend = ("sgd", "adam", "sm3 delayed", "delta-sgd")
     cases += [
@@ -363,7 +378,8 @@ def executors(*names: str) -> Any:
 
 def run(case: Case, executor: str, dtype: torch.dtype = torch.float32, **otherwise: Any) -> Outcome:
     """The case's round, `otherwise` instead of what its work says."""
-    made = make(executor, module_of(case.task), TASKS[case.task].loss, examples_of(case.task))
+    task = TASKS[case.task]
+    made = make(executor, module_of(case.task), task.loss, examples_of(case.task), reduction=task.reduction)
     return made.run(replace(work_of(case, dtype), **otherwise))
 
 

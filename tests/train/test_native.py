@@ -313,9 +313,11 @@ def test_float64_and_callables_are_refused_with_a_sentence():
 def test_the_engine_refuses_names_that_it_does_not_know() -> None:
     from fastfed import _core
 
-    def program(op: str = "linear", loss: str = "cross_entropy", kind: str = "vector") -> _core.Program:
+    def program(
+        op: str = "linear", loss: str = "cross_entropy", kind: str = "vector", reduction: str = "mean"
+    ) -> _core.Program:
         values = [(kind, 1, 4, 0, 0), ("vector", 1, 3, 0, 0)]
-        return _core.Program(values, [(op, [0], 1, [0, -1], {})], 1, loss, 12)
+        return _core.Program(values, [(op, [0], 1, [0, -1], {})], 1, loss, reduction, 12)
 
     program()
     with pytest.raises(ValueError, match="program: has no layer 'bilinear'"):

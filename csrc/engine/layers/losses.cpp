@@ -85,10 +85,10 @@ FF_CLONES double binary_losses(Size n, const float* __restrict logits, float sha
 }
 
 // dlogits: the targets, and then the gradient.
-LossResult binary_in_place(Size n, const float* logits, float* dlogits) {
-  LossResult result{0.0, n};
+LossResult binary_in_place(Size n, const float* logits, Size divisor, float* dlogits) {
+  LossResult result{0.0, divisor > 0 ? divisor : n};
   for (Size begin = 0; begin < n; begin += kChunk)
-    result.sum += binary_losses(std::min(kChunk, n - begin), logits + begin, share_of(n), dlogits + begin);
+    result.sum += binary_losses(std::min(kChunk, n - begin), logits + begin, share_of(result.divisor), dlogits + begin);
   return result;
 }
 
@@ -102,31 +102,35 @@ FF_CLONES double squared_errors(Size n, const float* __restrict outputs, const f
 
 }  // namespace
 
-LossResult cross_entropy(Size rows, Size classes, const float* logits, const std::int32_t* labels, float* dlogits) {
-  LossResult result{0.0, std::count_if(labels, labels + rows, [](std::int32_t label) { return label >= 0; })};
+LossResult cross_entropy(Size rows, Size classes, const float* logits, const std::int32_t* labels, Size divisor,
+                         float* dlogits) {
+  LossResult result{0.0, divisor};
+  if (divisor == 0)
+    result.divisor = std::count_if(labels, labels + rows, [](std::int32_t label) { return label >= 0; });
   const Size step = std::max<Size>(1, kAtOnce / classes);
   for (Size r = 0; r < rows; r += step)
     result.sum += block_loss(std::min(step, rows - r), classes, logits + r * classes, labels + r,
-                             share_of(result.count), dlogits + r * classes);
+                             share_of(result.divisor), dlogits + r * classes);
   return result;
 }
 
-LossResult binary_cross_entropy_dense(Size n, const float* logits, const float* targets, float* dlogits) {
+LossResult binary_cross_entropy_dense(Size n, const float* logits, const float* targets, Size divisor, float* dlogits) {
   std::memcpy(dlogits, targets, std::size_t(n) * sizeof(float));
-  return binary_in_place(n, logits, dlogits);
+  return binary_in_place(n, logits, divisor, dlogits);
 }
 
 LossResult binary_cross_entropy_sparse(Size rows, Size tags, const float* logits, const SparseRows& targets,
-                                       const Size* row_numbers, float* dlogits) {
+                                       const Size* row_numbers, Size divisor, float* dlogits) {
   std::fill_n(dlogits, rows * tags, 0.0f);
   for (Size r = 0; r < rows; ++r)
     for (Size i = targets.starts[row_numbers[r]]; i < targets.starts[row_numbers[r] + 1]; ++i)
       dlogits[r * tags + targets.columns[i]] += targets.values[i];
-  return binary_in_place(rows * tags, logits, dlogits);
+  return binary_in_place(rows * tags, logits, divisor, dlogits);
 }
 
-LossResult mse(Size n, const float* outputs, const float* targets, float* doutputs) {
-  return {squared_errors(n, outputs, targets, float(2.0 / double(n)), doutputs), n};
+LossResult mse(Size n, const float* outputs, const float* targets, Size divisor, float* doutputs) {
+  if (divisor == 0) divisor = n;
+  return {squared_errors(n, outputs, targets, float(2.0 / double(divisor)), doutputs), divisor};
 }
 
 }  // namespace fastfed

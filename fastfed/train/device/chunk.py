@@ -98,7 +98,8 @@ class Chunk:
         """The buffers of the layers, and the passes over them."""
         from ...kernels.triton.engine.layers import Layers
 
-        return Layers(self.engine.network, len(self.clients), self.batch, self.arena.room)
+        engine = self.engine
+        return Layers(engine.network, len(self.clients), self.batch, self.arena.room, engine.reduction)
 
     @cached_property
     def targets(self) -> Tensor:
@@ -110,7 +111,7 @@ class Chunk:
 
     @cached_property
     def counts(self) -> Tensor | None:
-        """How many labels of a step count (chunk,); None where targets are no labels."""
+        """How many labels of a step count, by the reduction (chunk,); None where targets are no labels."""
         labels = self.engine.network.loss == "cross_entropy"
         return self.arena.room("counts", (len(self.clients),)) if labels else None
 
@@ -140,7 +141,7 @@ class Chunk:
             self.gathering.inputs_of(rows, lengths, self.batch, into)
         else:
             self._look.inputs_of(step, rows, lengths, into)
-        self.gathering.targets_of(rows, lengths, self.batch, self.targets, self.counts)
+        self.gathering.targets_of(rows, lengths, self.batch, self.targets, self.counts, self.engine.reduction)
 
     def train(self) -> dict[str, Tensor]:
         """All local steps; the scalars by name, (chunk,) float64."""

@@ -39,6 +39,7 @@ class ClientChunk(FusedChunk):
             "the model has more than one layer": len(network.steps) != 1,
             "its layer is not dense": not isinstance(layer, Dense),
             "its loss is not cross entropy": network.loss != "cross_entropy",
+            "its loss is no mean": engine.reduction != "mean",
             "its inputs are sparse": isinstance(inputs, Sparse),
             "its images are augmented, which is done where batches are gathered": engine.images is not None,
             "its images have channels, which the store keeps in another order than the weights": _channels(inputs) > 1,

@@ -18,7 +18,7 @@ from ...data import Examples, Sparse
 from ...data.resident import Resident, free_memory, passing, resident, upload
 from ...kernels import CLIENT_RULES, registry
 from ...kernels.registry import BACKENDS, interpreting
-from ...losses import Loss
+from ...losses import Loss, LossReduction
 from ...packing import Packing
 from ...program.lower import lower, with_pixel_columns
 from ..batches import steps_taken
@@ -61,12 +61,13 @@ class Device:
         device: torch.device | str = "cuda",
         memory: int | None = None,
         split: Split | None = None,
+        reduction: LossReduction = "mean",
     ) -> None:
         check_memory(self.name, threads, memory)
         self.device = torch.device(device)
         _check_device(self.device)
         self.program = _trace(module, examples, loss)
-        self.network = lower(self.program)
+        self.network, self.reduction = lower(self.program), reduction
         self.packing: Packing = self.program.engine_packing
         self._module, self._heads = module, set[str | None]()
         if split is not None:

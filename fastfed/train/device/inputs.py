@@ -11,7 +11,7 @@ from ...data import Examples, Pixels, Sparse
 from ...data.resident import Bytes, Copied, Csr, InPlace, Numbers, upload
 from ...data.store import Inputs
 from ...kernels.layers import Embedding, Network, Shape
-from ...losses import IGNORED
+from ...losses import IGNORED, LossReduction
 from ...program import Unsupported
 
 
@@ -36,15 +36,24 @@ class Gathering:
         image, table = self.inputs.numbers.dim() == 4, None if self.meaning is None else self.meaning.values
         self._gather(self.inputs, rows, lengths, batch, into, self.network.buffers[0], table, image)
 
-    def targets_of(self, rows: Tensor, lengths: Tensor, batch: int, into: Tensor, counts: Tensor | None) -> None:
-        """The targets of rows (clients, batch); of labels, also how many count, `counts` (clients,)."""
+    def targets_of(
+        self,
+        rows: Tensor,
+        lengths: Tensor,
+        batch: int,
+        into: Tensor,
+        counts: Tensor | None,
+        reduction: LossReduction = "mean",
+    ) -> None:
+        """The targets of rows (clients, batch); of labels, also by how many their loss is divided, `counts`
+        (clients,)."""
         from ...kernels.triton.engine.batches import count_labels
 
         shape = self.network.shape
         numbers = shape.rows if counts is not None else shape.rows * shape.channels
         self._gather(self.targets, rows, lengths, batch, into, Shape(1, numbers, numbers), None, False)
         if counts is not None:
-            count_labels(into, counts, lengths, shape.rows)
+            count_labels(into, counts, lengths, shape.rows, reduction)
 
     @staticmethod
     def _gather(

@@ -69,7 +69,7 @@ class KeptChunk(Chunk):
         self.size = torch.where(active, self.rule.step_size(step + 1), self.size)
 
     def _differentiate(self, step: int, x: Tensor, grad: Tensor, tally: Tally | None, another: bool = False) -> Tensor:
-        """The mean losses (chunk,) of the models x on the loaded batches; their gradients go into `grad`."""
+        """The losses (chunk,) of the models x on the loaded batches; their gradients go into `grad`."""
         from ...kernels.triton.engine.rule import Rule, Sink
 
         lengths, draws, network = self.lengths[step], self.draws(step, another=another), self.engine.network

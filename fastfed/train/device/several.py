@@ -15,7 +15,7 @@ from torch import nn
 
 from ...data import Examples
 from ...kernels.registry import interpreting
-from ...losses import Loss
+from ...losses import Loss, LossReduction
 from ..split import Split
 from ..work import Outcome, RoundWork
 from .engine import Device, terms_of
@@ -41,11 +41,21 @@ class SeveralDevices:
         threads: int | None = None,
         memory: int | None = None,
         split: Split | None = None,
+        reduction: LossReduction = "mean",
     ) -> None:
         if not devices:
             raise ValueError("devices: must name at least one device, got none")
         self.engines = [
-            Device(module, loss, examples, threads=threads, device=device, memory=memory, split=split)
+            Device(
+                module,
+                loss,
+                examples,
+                threads=threads,
+                device=device,
+                memory=memory,
+                split=split,
+                reduction=reduction,
+            )
             for device in devices
         ]
         self.why = f"{self.engines[0].why}; every cohort is dealt to {', '.join(map(str, devices))}"

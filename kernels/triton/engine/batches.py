@@ -108,7 +108,14 @@ def gather_sparse(
     launch(_gather_sparse, len(rows) * batch, out, *args, warps=1, STRIDE=stride, BATCH=batch, BLOCK=128)
 
 
-def count_labels(labels: Tensor, counts: Tensor, lengths: Tensor, rows: int) -> None:
-    """How many labels (clients, batch * rows) int32 of each client's batch count, at least 1: `counts` float32."""
+def count_labels(labels: Tensor, counts: Tensor, lengths: Tensor, rows: int, reduction: str = "mean") -> None:
+    """How many labels (clients, batch * rows) int32 of each client's batch count, at least 1: `counts` float32; what
+    their loss is divided by under another reduction."""
+    if reduction == "outputs":
+        counts.copy_(lengths).clamp_(min=1)
+        return
+    if reduction == "batch":
+        counts.fill_(rows)
+        return
     sizes = {"ROWS": rows, "CAPACITY": labels.shape[1], "IGNORE": IGNORED, "BLOCK": 128}
     launch(_count_labels, len(labels), labels, labels, counts, lengths, warps=1, **sizes)

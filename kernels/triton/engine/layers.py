@@ -59,6 +59,7 @@ class Layers:
     clients: int
     batch: int
     room: Room
+    reduction: str = "mean"  # of a batch's losses
     values: dict[int, Tensor] = field(default_factory=dict)
     grads: dict[int, Tensor] = field(default_factory=dict)
     kept: dict[int, dict[str, Tensor]] = field(default_factory=dict)
@@ -157,7 +158,7 @@ class Layers:
     def loss(
         self, targets: Tensor, counts: Tensor | None, lengths: Tensor, tally: losses.Tally | None = None
     ) -> Tensor:
-        """The mean losses (clients,) float64 of the batches, and the gradient of the outputs. Labels are (clients,
+        """The losses (clients,) float64 of the batches, and the gradient of the outputs. Labels are (clients,
         batch * rows) int32 of which `counts` (clients,) count, other targets (clients, batch * rows, channels)
         float32."""
         shape, out = self.network.shape, self.values[self.network.output]
@@ -170,7 +171,8 @@ class Layers:
         else:
             others = (targets, self.row_losses, lengths, self.losses, tally)
             squares = self.network.loss == "mse"
-            losses.elementwise(squares, self.batch, shape.rows, shape.channels, rows_of, d_out, *others)
+            sizes = (self.batch, shape.rows, shape.channels)
+            losses.elementwise(squares, *sizes, rows_of, d_out, *others, reduction=self.reduction)
         return self.losses
 
     # ---- back -------------------------------------------------------------------------------------------------------

@@ -1,12 +1,15 @@
 """Losses and their gradients at once: what the last value holds becomes a gradient, what each row lost a number.
 
 The loss of a batch is the mean over what counts in it: labels that are not ignored, or all numbers of its examples.
+Under another reduction it is the same sum, divided by the number of examples ("outputs") or by that of an example's
+numbers ("batch").
 """
 
 # mypy: disable-error-code="no-untyped-def"
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import triton
@@ -79,16 +82,22 @@ def _log1p(e):
     return 2.0 * (s + s * (z * p))
 
 
+@device
+def _divisor(length, PER_BATCH: tl.constexpr, PER_EXAMPLE: tl.constexpr):
+    """What the losses of so many examples are divided by."""
+    return tl.maximum(length, 1) * PER_EXAMPLE if PER_BATCH else PER_EXAMPLE + 0 * length
+
+
 @triton.jit
 def _elementwise(
     out, d_out, targets, losses, lengths,
     N: tl.constexpr, ROWS: tl.constexpr, CAPACITY: tl.constexpr, OUT: tl.constexpr, SQUARES: tl.constexpr,
-    BR: tl.constexpr, BN: tl.constexpr,
+    PER_BATCH: tl.constexpr, PER_EXAMPLE: tl.constexpr, BR: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
     """Mean squares, or binary cross entropy of logits; targets are (clients, CAPACITY, N)."""
     client, r, rows = _place(lengths, ROWS, CAPACITY, BR)
     row = client * CAPACITY + r
-    share = 1.0 / (tl.maximum(rows, 1) * N).to(tl.float32)
+    share = 1.0 / _divisor(tl.load(lengths + client), PER_BATCH, PER_EXAMPLE).to(tl.float32)
     lost = tl.zeros((BR,), tl.float32)
     for n0 in range(0, N, BN):
         n = n0 + tl.arange(0, BN)
@@ -111,19 +120,23 @@ def _elementwise(
 
 @triton.jit
 def _mean(
-    losses, counts, lengths, out, tally, clock, ROWS: tl.constexpr, CAPACITY: tl.constexpr, PER_ROW: tl.constexpr,
-    BLOCK: tl.constexpr,
+    losses, counts, lengths, out, tally, clock, ROWS: tl.constexpr, CAPACITY: tl.constexpr, PER_BATCH: tl.constexpr,
+    PER_EXAMPLE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """A client's mean loss, summed in float64 in an order that depends on the batch alone; and its tally."""
+    """A client's loss, summed in float64 in an order that depends on the batch alone; and its tally."""
     client = tl.program_id(0).to(tl.int64)
-    rows = tl.load(lengths + client) * ROWS
+    length = tl.load(lengths + client)
+    rows = length * ROWS
     if rows == 0:
         return
     sums = tl.zeros((BLOCK,), tl.float64)
     for first in range(0, CAPACITY, BLOCK):
         r = first + tl.arange(0, BLOCK)
         sums += tl.load(losses + client * CAPACITY + r, mask=r < rows, other=0.0).to(tl.float64)
-    count = (rows * PER_ROW).to(tl.float64) if counts is None else tl.load(counts + client).to(tl.float64)
+    if counts is None:
+        count = _divisor(length, PER_BATCH, PER_EXAMPLE).to(tl.float64)
+    else:
+        count = tl.load(counts + client).to(tl.float64)
     mean = total(sums) / count
     tl.store(out + client, mean)
     if tally is not None:
@@ -157,25 +170,26 @@ def cross_entropy(
     sizes = {"N": classes, "ROWS": rows, "CAPACITY": batch * rows, "OUT": stride, "IGNORE": IGNORED}
     args = (out, d_out, labels, counts, losses, lengths)
     launch(_cross_entropy, clients * _tiles(batch, rows), out, *args, **sizes, BR=_ROWS, BN=_COLS)
-    _finish(losses, counts, lengths, mean, tally, rows, batch * rows, 1)
+    _finish(losses, counts, lengths, mean, tally, rows, batch * rows, {"PER_BATCH": True, "PER_EXAMPLE": rows})
 
 
 def elementwise(
     squares: bool, batch: int, rows: int, channels: int, out: Tensor, d_out: Tensor, targets: Tensor, losses: Tensor,
-    lengths: Tensor, mean: Tensor, tally: Tally | None = None,
+    lengths: Tensor, mean: Tensor, tally: Tally | None = None, reduction: str = "mean",
 ) -> None:  # fmt: skip
-    """`out` (clients, batch * rows, stride) against targets (clients, batch * rows, channels) float32: mean squares, or
-    binary cross entropy."""
-    sizes = {"N": channels, "ROWS": rows, "CAPACITY": batch * rows, "OUT": out.shape[-1], "SQUARES": squares}
+    """`out` (clients, batch * rows, stride) against targets (clients, batch * rows, channels) float32: squares, or
+    binary cross entropy, by a reduction of ``fastfed.losses``."""
+    divisor = {"PER_BATCH": reduction != "batch", "PER_EXAMPLE": 1 if reduction == "outputs" else rows * channels}
+    sizes = {"N": channels, "ROWS": rows, "CAPACITY": batch * rows, "OUT": out.shape[-1], "SQUARES": squares, **divisor}
     args = (out, d_out, targets, losses, lengths)
     launch(_elementwise, len(lengths) * _tiles(batch, rows), out, *args, **sizes, BR=_ROWS, BN=_COLS)
-    _finish(losses, None, lengths, mean, tally, rows, batch * rows, channels)
+    _finish(losses, None, lengths, mean, tally, rows, batch * rows, divisor)
 
 
 def _finish(
     losses: Tensor, counts: Tensor | None, lengths: Tensor, mean: Tensor, tally: Tally | None, rows: int, capacity: int,
-    per_row: int,
+    divisor: Mapping[str, int],
 ) -> None:  # fmt: skip
-    sizes = {"ROWS": rows, "CAPACITY": capacity, "PER_ROW": per_row, "BLOCK": 128}
+    sizes = {"ROWS": rows, "CAPACITY": capacity, **divisor, "BLOCK": 128}
     kept = (None, None) if tally is None else tally
     launch(_mean, len(lengths), losses, losses, counts, lengths, mean, *kept, warps=1, **sizes)

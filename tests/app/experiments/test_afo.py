@@ -63,6 +63,9 @@ def test_afo_table_1(number: int) -> None:
     _assert_tuned(file, _tuned(number))
     for found in values(file, "run.rounds", "run.cohort", "run.epochs", "run.batch_size", "run.weights").values():
         assert found == (ROUNDS[number], COHORT[number], 1, TABLE_7[number], "examples")
+    summed = TASKS[number] in ("emnist_ae", "so_lr")  # over the batch, as in the authors' code
+    for (reduction,) in values(file, "run.loss_reduction").values():
+        assert reduction == ("batch" if summed else "mean")
     for name, figure in zip(AFO, TABLE_1[number].split(), strict=True):
         assert f"{name} {figure}" in head_of(file)
     assert (spec_of(file).window.rounds, spec_of(file).select) == (100, None)  # chosen by the training loss
