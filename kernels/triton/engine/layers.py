@@ -171,8 +171,8 @@ class Layers:
         else:
             others = (targets, self.row_losses, lengths, self.losses, tally)
             squares = self.network.loss == "mse"
-            sizes = (self.batch, shape.rows, shape.channels)
-            losses.elementwise(squares, *sizes, rows_of, d_out, *others, reduction=self.reduction)
+            args = (self.batch, shape.rows, shape.channels, rows_of, d_out, *others, self.reduction)
+            losses.elementwise(squares, *args)
         return self.losses
 
     # ---- back -------------------------------------------------------------------------------------------------------
