@@ -169,10 +169,9 @@ class Layers:
             args = (targets, counts, self.row_losses, lengths, self.losses, tally)
             losses.cross_entropy(self.batch, shape.rows, shape.channels, rows_of, d_out, *args)
         else:
-            others = (targets, self.row_losses, lengths, self.losses, tally)
+            others = (targets, self.row_losses, lengths, self.losses, tally, self.reduction)
             squares = self.network.loss == "mse"
-            args = (self.batch, shape.rows, shape.channels, rows_of, d_out, *others, self.reduction)
-            losses.elementwise(squares, *args)
+            losses.elementwise(squares, self.batch, shape.rows, shape.channels, rows_of, d_out, *others)
         return self.losses
 
     # ---- back -------------------------------------------------------------------------------------------------------
