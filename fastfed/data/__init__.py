@@ -22,7 +22,7 @@ from .loaders.synthetic import (
     synthetic_text,
 )
 from .loaders.tff import federated_cifar100, federated_emnist, federated_shakespeare
-from .partition import dirichlet, iid, natural, pachinko
+from .partition import dirichlet, dirichlet_by_label, iid, natural, pachinko
 from .partition_file import load_partition, save_partition
 from .picture import draw_labels, draw_partition
 from .pooled import pooled
@@ -46,6 +46,7 @@ __all__ = [
     "cifar100",
     "digits",
     "dirichlet",
+    "dirichlet_by_label",
     "draw_labels",
     "draw_partition",
     "emnist",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from typing import Literal
 
 import numpy as np
 import torch
@@ -21,35 +22,86 @@ Weights = Callable[[np.ndarray], Floats]
 """The weights (classes,) of a client's next draw, given which classes are left (classes,) bool: 0 where none is."""
 
 # What a partition's streams are for: their word `round`.
-_ORDER, _SIZES, _CLASSES, _DRAWS, _LEAVES = range(5)
+_ORDER, _SIZES, _CLASSES, _DRAWS, _LEAVES, _ROWS, _BY_LABEL = range(7)  # the last one: and on, for every attempt
+_ATTEMPTS = 1000  # to draw proportions that leave enough for every client
 
 
 @remembered
 def dirichlet(
-    data: Dataset, clients: int = 100, alpha: float = 0.1, seed: int = 0, examples: Sizes = None
+    data: Dataset,
+    clients: int = 100,
+    alpha: float = 0.1,
+    seed: int = 0,
+    examples: Sizes = None,
+    replacement: bool = False,
+    prior: Literal["scaled", "printed"] = "scaled",
 ) -> Federated:
     """Clients with class proportions from Dir(alpha * prior), each with exactly as many examples as it should have.
 
     `examples`: a number, the same for all clients; a range (lowest, highest), drawn uniformly for each; default: all
     rows shared equally, ``rows // clients``. Rows are dealt without replacement, client after client; a class that
-    runs out is dropped and the others' proportions are renormalised.
+    runs out is dropped and the others' proportions are renormalised. With `replacement`, every example is any row of
+    its class, whoever has it: no class runs out, and clients may have more rows than there are.
 
-    The prior of a class is its frequency in the data times the number of classes that occur. Of balanced data every
-    class has prior 1, so that alpha is the parameter of a symmetric Dirichlet distribution, as in AFO (0.1) and in
-    DSGD's experiments (1, 0.1, 0.01). Who writes Dir(alpha * p) with frequencies p that sum to 1 (Hsu et al., CC)
-    gets the same clients from that alpha divided by the number of classes.
+    The `prior` of a class is "scaled": its frequency in the data times the number of classes that occur. Of balanced
+    data every class has prior 1, so that alpha is the parameter of a symmetric Dirichlet distribution, as in AFO (0.1)
+    and in DSGD's experiments (1, 0.1, 0.01). As "printed" by who writes Dir(alpha * p) with frequencies p that sum to 1
+    (Hsu et al.; CC, footnote 6), it is the frequency itself: the same clients as from alpha divided by the number of
+    classes.
     """
     alpha = check_real("alpha", alpha, above=0)
+    if prior not in ("scaled", "printed"):
+        raise ValueError(f"prior: must be 'scaled' or 'printed', got {prior!r}")
     labels = _labels(data)
-    counts = _sizes_of_clients(data, clients, examples, seed)
+    counts = _sizes_of_clients(data, clients, examples, seed, replacement)
     pile = _Pile(labels, seed)
-    prior = pile.left / len(labels) * np.count_nonzero(pile.left)
-    logs = log_gammas(alpha * prior, _stream(seed, _CLASSES), torch.arange(len(counts)))
+    frequency = pile.left / len(labels)
+    shapes = frequency * np.count_nonzero(pile.left) if prior == "scaled" else frequency
+    logs = log_gammas(alpha * shapes, _stream(seed, _CLASSES), torch.arange(len(counts)))
 
     def weights_of(client: int) -> Weights:
         return lambda left: shares(np.where(left, logs[client], -np.inf))
 
-    return _dealt(data, _rows_of_clients(pile, counts, weights_of, seed))
+    deal_rows = _rows_with_replacement if replacement else _rows_of_clients
+    return _dealt(data, deal_rows(pile, counts, weights_of, seed))
+
+
+@remembered
+def dirichlet_by_label(
+    data: Dataset,
+    clients: int = 10,
+    alpha: float = 0.5,
+    seed: int = 0,
+    min_examples: int = 10,
+    balance: bool = False,
+) -> Federated:
+    """Every class is cut into the clients' parts by proportions from a symmetric Dir(alpha) over clients, so that
+    clients have different numbers of examples: NIID-Bench's partition (Li et al. 2021; alpha is their beta).
+
+    Proportions are drawn again until every client has at least `min_examples`. All rows are dealt, each once. With
+    `balance`, as in the authors' code, a client that already has its equal share of all rows gets nothing of further
+    classes.
+    """
+    alpha = check_real("alpha", alpha, above=0)
+    clients = check_whole("clients", clients, least=1)
+    min_examples = check_whole("min_examples", min_examples, least=0)
+    labels = _labels(data)
+    if clients * min_examples > len(labels):
+        raise ValueError(
+            f"min_examples: {data.name} has {len(labels)} rows, too few for {clients} clients with {min_examples} each"
+        )
+    shuffled = permutation(len(labels), _stream(seed, _ORDER)).numpy()
+    classes = [shuffled[labels[shuffled] == label] for label in range(int(labels.max()) + 1)]
+    for attempt in range(_ATTEMPTS):
+        logs = log_gammas(np.full(clients, alpha), _stream(seed, _BY_LABEL + attempt), torch.arange(len(classes)))
+        ends = _ends_of_parts([len(rows) for rows in classes], shares(logs), balance)
+        if int(np.diff(ends, prepend=0).sum(axis=0).min()) >= min_examples:
+            parts = [np.split(rows, cuts[:-1]) for rows, cuts in zip(classes, ends, strict=True)]
+            return _dealt(data, (np.concatenate([of[client] for of in parts]) for client in range(clients)))
+    raise ValueError(
+        f"min_examples: in {_ATTEMPTS} draws of Dir({alpha}) some of {clients} clients always had fewer than "
+        f"{min_examples} examples; ask for fewer, or for a larger alpha"
+    )
 
 
 @remembered
@@ -150,6 +202,10 @@ class _Pile:
         self.left -= counts
         return rows
 
+    def any_of(self, classes: Ints, numbers: Floats) -> Ints:
+        """A row of each of these classes (n,), chosen by numbers (n,) in (0, 1) among all that are left."""
+        return self._rows[self._next[classes] + np.floor(numbers * self.left[classes]).astype(np.int64)]
+
     def lasts_for(self, classes: Ints) -> int:
         """How many of these draws there are until one takes the last row of its class, itself included; or all."""
         counts = np.bincount(classes, minlength=len(self.left))
@@ -162,6 +218,29 @@ def _rows_of_clients(pile: _Pile, counts: Ints, weights_of: Callable[[int], Weig
     for client, count in enumerate(counts):
         numbers = uniforms(int(count), _stream(seed, _DRAWS, client))
         yield _rows_of_client(pile, numbers, weights_of(client))
+
+
+def _rows_with_replacement(
+    pile: _Pile, counts: Ints, weights_of: Callable[[int], Weights], seed: int
+) -> Iterator[Ints]:
+    """The rows of each client, of which others, and the client itself, may have the same."""
+    for client, count in enumerate(counts):
+        classes = choose(weights_of(client)(pile.left > 0), uniforms(int(count), _stream(seed, _DRAWS, client)))
+        yield pile.any_of(classes, uniforms(int(count), _stream(seed, _ROWS, client)))
+
+
+def _ends_of_parts(sizes: Sequence[int], proportions: Floats, balance: bool) -> Ints:
+    """Where the clients' parts of every class end, in its rows: (classes, clients), from `proportions` like it."""
+    clients = proportions.shape[1]
+    ends, held = np.empty(proportions.shape, dtype=np.int64), np.zeros(clients, dtype=np.int64)
+    for label, size in enumerate(sizes):
+        weights = proportions[label] * (held * clients < sum(sizes)) if balance else proportions[label]
+        cumulative = np.cumsum(weights)  # adds in order, so that the bits are the same everywhere
+        # of clients that are all full, or too unlikely to be told from 0, the last one has the class
+        ends[label] = (cumulative / cumulative[-1] * size).astype(np.int64) if cumulative[-1] > 0 else 0
+        ends[label, -1] = size
+        held += np.diff(ends[label], prepend=0)
+    return ends
 
 
 def _rows_of_client(pile: _Pile, numbers: Floats, weights: Weights) -> Ints:
@@ -217,7 +296,7 @@ def _parents(data: Dataset) -> Ints:
     return parents
 
 
-def _sizes_of_clients(data: Dataset, clients: int, examples: Sizes, seed: int) -> Ints:
+def _sizes_of_clients(data: Dataset, clients: int, examples: Sizes, seed: int, replacement: bool = False) -> Ints:
     """How many examples each client is to have: (clients,)."""
     clients = check_whole("clients", clients, least=1)
     rows = len(data.train)
@@ -228,7 +307,7 @@ def _sizes_of_clients(data: Dataset, clients: int, examples: Sizes, seed: int) -
     else:
         each = rows // clients if examples is None else check_whole("examples", examples, least=1)
         sizes = np.full(clients, each, dtype=np.int64)
-    if sizes.sum() > rows:
+    if sizes.sum() > rows and not replacement:
         raise ValueError(
             f"examples: {data.name} has {rows} rows, {clients} clients with {examples!r} examples need {sizes.sum()}"
         )

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from fastfed import kernels
 from fastfed.data import DataError, Dataset, Examples, Federated, exact, partition, sampling
-from fastfed.data.partition import dirichlet, iid, natural, pachinko
+from fastfed.data.partition import dirichlet, dirichlet_by_label, iid, natural, pachinko
 from fastfed.data.partition_file import load_partition, save_partition
 from fastfed.kernels import Stream
 from fastfed.purposes import Purpose
@@ -232,6 +232,91 @@ def test_dirichlet_is_the_literal_one(alpha: float, seed: int) -> None:
 
     fed = dirichlet(labelled(labels), 12, alpha, seed=seed)
     assert fed.rows.tolist() == literal(labels, [10] * 12, seed, share)
+
+
+def test_a_printed_prior_is_alpha_divided_by_the_classes() -> None:
+    """Dir(alpha * p) with frequencies p: shares of the printed form are beta(alpha p_c, alpha (1 - p_c))."""
+    labels = torch.from_numpy(np.repeat([0, 1, 2], [400_000, 100_000, 100_000]))
+    fed = dirichlet(labelled(labels), 300, 3.0, examples=2000, prior="printed")
+    share = counts_of(fed, labels)[:100, 0] / 2000  # the first ones: nothing has run out yet
+    assert stats.kstest(share, stats.beta(3 * 4 / 6, 3 * 2 / 6).cdf).pvalue > SIGNIFICANCE
+    assert stats.kstest(share, stats.beta(9 * 4 / 6, 9 * 2 / 6).cdf).pvalue < SIGNIFICANCE
+    scaled = dirichlet(labelled(labels), 300, 1.0, examples=2000)
+    assert torch.equal(scaled.rows, fed.rows)
+    with pytest.raises(ValueError, match="prior: must be 'scaled' or 'printed', got 'flat'"):
+        dirichlet(labelled(labels), 300, prior="flat")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_dirichlet_with_replacement_is_the_literal_one(seed: int) -> None:
+    """More examples than there are rows: a draw decides the class by shares that never change, another the row."""
+    labels = torch.from_numpy(np.repeat([0, 1, 2, 3], [30, 50, 7, 33]))
+    stream = functools.partial(Stream, seed, Purpose.PARTITION)
+    prior = np.array([30, 50, 7, 33]) / 120 * 4
+    logs = sampling.log_gammas(0.4 * prior, stream(partition._CLASSES), torch.arange(12))
+    order = kernels.permutation(120, stream(partition._ORDER)).tolist()
+    wanted = []
+    for client in range(12):
+        chances = [math.exp(number) for number in logs[client] - max(logs[client])]
+        first = sampling.uniforms(40, stream(partition._DRAWS, client=client))
+        second = sampling.uniforms(40, stream(partition._ROWS, client=client))
+        for of_class, of_row in zip(first, second, strict=True):
+            remaining = of_class * sum(chances)
+            chosen = next(label for label in range(4) if remaining < sum(chances[: label + 1]))
+            rows = [row for row in order if labels[row] == chosen]
+            wanted.append(rows[int(of_row * len(rows))])
+    fed = dirichlet(labelled(labels), 12, 0.4, seed=seed, examples=40, replacement=True)
+    assert fed.rows.tolist() == wanted
+
+
+def literal_by_label(
+    labels: Tensor, clients: int, alpha: float, seed: int, least: int, balance: bool
+) -> list[list[int]]:
+    """As NIID-Bench's own code goes about it, with other random numbers."""
+    stream = functools.partial(Stream, seed, Purpose.PARTITION)
+    order = kernels.permutation(len(labels), stream(partition._ORDER)).tolist()
+    attempt = 0
+    while True:
+        kinds = int(labels.max()) + 1
+        logs = sampling.log_gammas(np.full(clients, alpha), stream(partition._BY_LABEL + attempt), torch.arange(kinds))
+        dealt: list[list[int]] = [[] for _ in range(clients)]
+        for label in range(kinds):
+            rows = [row for row in order if labels[row] == label]
+            weights = np.exp(logs[label] - logs[label].max())
+            if balance:
+                weights = np.array(
+                    [w * (len(own) < len(labels) / clients) for w, own in zip(weights, dealt, strict=True)]
+                )
+            cuts = (np.cumsum(weights / weights.sum()) * len(rows)).astype(int)[:-1]
+            for own, part in zip(dealt, np.split(np.array(rows), cuts), strict=True):
+                own += part.tolist()
+        if min(map(len, dealt)) >= least:
+            return dealt
+        attempt += 1
+
+
+@pytest.mark.parametrize("balance", [False, True])
+@pytest.mark.parametrize("seed", range(4))
+def test_dirichlet_by_label_is_the_literal_one(seed: int, balance: bool) -> None:
+    labels = torch.from_numpy(np.repeat([0, 1, 2, 3], [130, 250, 37, 133]))
+    fed = dirichlet_by_label(labelled(labels), 8, 0.4, seed=seed, min_examples=20, balance=balance)
+    found = [fed.rows_of(client).tolist() for client in range(8)]
+    assert found == literal_by_label(labels, 8, 0.4, seed, 20, balance)
+    assert min(map(len, found)) >= 20
+    assert sorted(row for own in found for row in own) == list(range(550))
+
+
+def test_a_class_is_shared_by_clients_as_a_dirichlet_variate() -> None:
+    labels = torch.zeros(200_000, dtype=torch.int64)
+    shares = [dirichlet_by_label(labelled(labels), 6, 0.3, seed=seed, min_examples=0).sizes[2] for seed in range(400)]
+    assert stats.kstest(np.array(shares) / 200_000, stats.beta(0.3, 1.5).cdf).pvalue > SIGNIFICANCE
+
+
+def test_enough_for_everybody_may_be_too_much_to_ask() -> None:
+    with pytest.raises(ValueError, match="min_examples: made up has 100 rows, too few for 10 clients with 11 each"):
+        dirichlet_by_label(balanced(100, 2), 10, min_examples=11)
+    with pytest.raises(ValueError, match=r"min_examples: in 1000 draws of Dir\(0.01\) some of 10 clients always had"):
+        dirichlet_by_label(balanced(100, 2), 10, 0.01, min_examples=9)
 
 
 def test_pachinko_is_the_literal_one() -> None:

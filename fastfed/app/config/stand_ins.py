@@ -115,7 +115,17 @@ STAND_INS: Mapping[str, Callable[[Arguments], _Task]] = {
 
 def _dirichlet(task: _Task, given: Arguments) -> dict[str, Any]:
     _need_classes(task, "dirichlet")
-    return {"alpha": given["alpha"], "seed": given["seed"], **_sizes(task, given["clients"], given["examples"])}
+    alpha = given["alpha"] if given["prior"] == "scaled" else given["alpha"] / task.given["classes"]
+    return {"alpha": alpha, "seed": given["seed"], **_sizes(task, given["clients"], given["examples"])}
+
+
+def _dirichlet_by_label(task: _Task, given: Arguments) -> dict[str, Any]:
+    """A client's share of a class has the relative variance (n - 1) / (n alpha + 1); its size is the sum of them."""
+    _need_classes(task, "dirichlet_by_label")
+    n, alpha = given["clients"], given["alpha"]
+    variance = (n - 1) / (n * alpha + 1) / task.given["classes"]
+    spread = round(math.sqrt(math.log1p(variance)), 3)
+    return {"alpha": alpha, "seed": given["seed"], **_sizes(task, n, None), "spread": spread}
 
 
 def _pachinko(task: _Task, given: Arguments) -> dict[str, Any]:
@@ -155,7 +165,8 @@ def _sizes(task: _Task, clients: int, examples: int | Sequence[int] | None) -> d
 
 
 _DEALS: Mapping[str, Callable[[_Task, Arguments], dict[str, Any]]] = {
-    "dirichlet": _dirichlet, "pachinko": _pachinko, "iid": _iid, "natural": _natural,
+    "dirichlet": _dirichlet, "dirichlet_by_label": _dirichlet_by_label, "pachinko": _pachinko, "iid": _iid,
+    "natural": _natural,
 }  # fmt: skip
 
 
