@@ -10,6 +10,7 @@ from functools import cached_property
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
 from .kernels import covers
 
@@ -50,12 +51,14 @@ class Packing:
     buffers: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, module: nn.Module) -> Packing:
+    def of(cls, module: nn.Module, *, batch_norm: bool = False) -> Packing:
         """The packing of `module`'s trainable parameters, in their order, tied ones once.
 
-        float16 and bfloat16 parameters are held as float32; float64 ones make the whole vector float64.
+        float16 and bfloat16 parameters are held as float32; float64 ones make the whole vector float64. Layers with
+        running statistics are refused, as the vector does not hold them; `batch_norm`: batch norms are not, as the
+        caller sees to their statistics.
         """
-        _refuse_running_statistics(module)
+        _refuse_running_statistics(module, batch_norm)
         named = dict(module.named_parameters())
         trainable = {name: p for name, p in named.items() if p.requires_grad}
         if not trainable:
@@ -174,10 +177,21 @@ class Packing:
         return {slot.name: named[slot.name] for slot in self.slots}
 
 
-def _refuse_running_statistics(module: nn.Module) -> None:
+def batch_norm_layers(module: nn.Module) -> dict[str, _BatchNorm]:
+    """The layers by name that are batch norms with running statistics, which no packed vector holds."""
+    return {
+        name: layer
+        for name, layer in module.named_modules()
+        if isinstance(layer, _BatchNorm) and layer.running_mean is not None
+    }
+
+
+def _refuse_running_statistics(module: nn.Module, batch_norm: bool) -> None:
     """Running statistics are not parameters: averaged over clients they would silently go stale."""
     for name, layer in module.named_modules():
-        if isinstance(layer, nn.modules.batchnorm._NormBase) and layer.running_mean is not None:
+        if batch_norm and isinstance(layer, _BatchNorm):
+            continue
+        if isinstance(layer, _NormBase) and layer.running_mean is not None:
             raise ValueError(
                 f"module: layer {name or type(module).__name__!r} ({type(layer).__name__}) keeps running statistics, "
                 "which federated averaging cannot train; use nn.GroupNorm (or track_running_stats=False) instead"

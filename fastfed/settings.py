@@ -10,6 +10,7 @@ from typing import Any, Literal
 from torch import Tensor
 
 from .aggregate import Reduction
+from .batch_norm import Extra, Mode
 from .checks import fits
 from .clients import Blend, Client, optimizers
 from .compression import Compression
@@ -37,6 +38,7 @@ class Settings:
     across_epochs: bool
     loss: Loss
     loss_reduction: LossReduction
+    batch_norm: Mode
     weights: Literal["examples", "uniform"] | Sequence[float] | Tensor
     divide_by_steps: bool
     delta_clip: float | None
@@ -184,3 +186,18 @@ def _check_aggregation(settings: Settings) -> None:
         raise ValueError(f'weights: in a {name} all clients count alike; give weights="uniform"')
     if settings.privacy is not None and not getattr(reduction, "in_passing", False):
         raise ValueError(f"aggregation: the accounting of privacy is that of a mean, and {name} is another reduction")
+
+
+def check_statistics(settings: Settings, extra: Extra) -> None:
+    """Refuses what running statistics of batch norms, if they change at all, do not go with."""
+    if extra == Extra():
+        return
+    exchange = settings.exchange
+    if settings.privacy is not None:
+        raise ValueError("batch_norm: must be 'frozen' with privacy, whose accounting covers no running statistics")
+    if exchange is not None and exchange.split is not None:
+        raise ValueError("batch_norm: must be 'frozen' where features of several models are compared (MOON)")
+    alike = settings.aggregation is None or getattr(settings.aggregation, "in_passing", False)
+    if settings.batch_norm == "average" and not alike:
+        name = type(settings.aggregation).__name__
+        raise ValueError(f"batch_norm: 'average' is the clients' mean, which no {name} guards; use 'local' or 'frozen'")

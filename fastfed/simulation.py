@@ -16,6 +16,7 @@ from typing import Any, Literal
 from torch import Tensor, nn
 
 from .aggregate import Aggregate, Reduction
+from .batch_norm import Mode, check_mode, frozen, make_statistics
 from .clients import Blend, Client
 from .compression import Compression
 from .data import Federation
@@ -37,7 +38,7 @@ from .saved.run import SavedRun, resume
 from .schedules import Schedule
 from .server import ServerModel
 from .servers import FedAvg, Server
-from .settings import Settings, check_settings
+from .settings import Settings, check_settings, check_statistics
 from .timing import Timing
 from .train import Outcome, RoundWork
 from .train.executors import make
@@ -57,6 +58,8 @@ class Simulation:
     `exchange` is what travels besides the model (``ff.exchange``). `loss` is a name, or a callable on executor "eager".
     `loss_reduction` makes one number of a batch's losses: their "mean"; by "outputs", summed over an example's tags,
     pixels or labels, the mean over examples; by "batch", the mean of an example's, summed over examples.
+    `batch_norm` says what becomes of batch norms' running statistics: after a round they are the clients' weighted mean
+    ("average"), stay with each client as do the layers' weights and biases ("local"), or never change ("frozen").
 
     `timing` replaces synchronous rounds (``ff.timing``: client-centric, or a simulated clock) and then says who takes
     part instead of `cohort`. `tuner` changes settings from round to round (``ff.tune``), `privacy` adds differential
@@ -86,6 +89,7 @@ class Simulation:
         across_epochs: bool = False,
         loss: Loss = "cross_entropy",
         loss_reduction: LossReduction = "mean",
+        batch_norm: Mode = "average",
         weights: Literal["examples", "uniform"] | Sequence[float] | Tensor = "examples",
         divide_by_steps: bool = False,
         delta_clip: float | None = None,
@@ -112,6 +116,7 @@ class Simulation:
             across_epochs=across_epochs,
             loss=loss,
             loss_reduction=loss_reduction,
+            batch_norm=batch_norm,
             weights=weights,
             divide_by_steps=divide_by_steps,
             delta_clip=delta_clip,
@@ -132,12 +137,16 @@ class Simulation:
         self.device = devices[0]
         self.model, self.fed = model, fed
         check_settings(self.settings, fed)
-        self.packing = Packing.of(model)
-        self._costs = costs.of("simulation", self.settings.by_name(), self.packing)
+        check_mode(batch_norm, model)
+        self._trained = frozen(model) if batch_norm == "frozen" else model
+        self.packing = Packing.of(self._trained, batch_norm=True)
+        self.batch_norm = make_statistics(batch_norm, model, self.packing, self.device)
+        check_statistics(self.settings, self.batch_norm.extra)
+        self._costs = self.costs("simulation")
         split = None if exchange is None else exchange.split
         self.executor = make(
             executor,
-            model,
+            self._trained,
             loss,
             fed.examples,
             threads=threads,
@@ -170,10 +179,17 @@ class Simulation:
         """The planner, if it has a simulated clock."""
         return self.planner if isinstance(self.planner, Clocked) else None
 
+    def costs(self, name: str) -> costs.Costs:
+        """What a client's round costs besides time."""
+        return costs.of(name, self.settings.by_name(), self.packing, self.batch_norm.extra)
+
     def trained_model(self) -> nn.Module:
-        """A copy of the module that holds the global model."""
+        """A copy of the module that holds the global model, batch norms' running statistics included."""
         trained = copy.deepcopy(self.model)
         self.packing.unpack(self.params, trained)
+        buffers = dict(trained.named_buffers())
+        for name, statistics in self.batch_norm.named().items():
+            buffers[name].copy_(statistics)
         return trained
 
     # ---- a round ----------------------------------------------------------------------------------------------------
@@ -211,6 +227,7 @@ class Simulation:
             with clock("step"):
                 if self.planner.versions() is not None:
                     self.server.past.put(plan.round, self.params)
+                    self.batch_norm.remember(plan.round)
                 if getattr(self.tuner, "reads_delta", False):
                     _ = aggregate.delta
                 moved = self.server.step(aggregate, plan.server_lr)
@@ -218,9 +235,11 @@ class Simulation:
                 tuning = self.tuner.tuning
                 if work is not None and moved:
                     self.exchanger.absorb(work, outcome)
+                    self.batch_norm.absorb(work, outcome, aggregate.shares)
                     self.tuner.tune(plan, outcome, aggregate)
                 self.planner.commit()
                 self.server.past.keep(self.planner.versions() or ())
+                self.batch_norm.keep(self.planner.versions() or ())
             with clock("record"):
                 row = finite(self._row(plan, outcome, aggregate, moved, tuning))
                 self.history.rounds.append(row)
@@ -238,12 +257,16 @@ class Simulation:
         visit = self.fed.visit(plan.cohort)
         start, start_index = self.server.starts(plan.round, plan.age)
         exchanged = self.exchanger.keeps_deltas
+        first = {
+            "start": start.clone() if exchanged else start,  # deltas are absorbed after the server's step
+            "start_index": start_index,
+            "ids": plan.cohort,
+            "round": plan.round,
+        }
         return RoundWork(
-            start=start.clone() if exchanged else start,  # deltas are absorbed after the server's step
-            start_index=start_index,
+            **{**first, **self.batch_norm.fields(first, plan.age)},
             rows=visit.rows,
             offsets=visit.offsets,
-            ids=plan.cohort,
             steps=plan.steps,
             seen=plan.seen,
             batch_size=plan.batch_size,
@@ -251,7 +274,6 @@ class Simulation:
             optimizer_index=plan.optimizer_index,
             lr=plan.lr,
             seed=self.settings.seed,
-            round=plan.round,
             policy=self.aggregator.policy(plan, visit.offsets.diff()),
             keep_deltas=self.aggregator.keeps_deltas or exchanged,
             measure_cosine=self.tuner.measures_cosine,
@@ -361,7 +383,7 @@ class Simulation:
     def _evaluator(self) -> Evaluator:
         settings, predict = self.settings, self.executor.predict
         return Evaluator(
-            self.model,
+            self._trained,
             settings.loss,
             reduction=settings.loss_reduction,
             batch_size=settings.batch_size,
@@ -369,6 +391,7 @@ class Simulation:
             threads=settings.threads,
             device=self.device,
             uncounted=getattr(self.fed, "uncounted", ()),
+            statistics=self.batch_norm.named,
         )
 
     # ---- checkpoints ------------------------------------------------------------------------------------------------
@@ -411,6 +434,7 @@ class Simulation:
             "tuner.": self.tuner,
             "planner.": self.planner,
             "aggregator.": self.aggregator,
+            "batch_norm.": self.batch_norm,
         }
 
 

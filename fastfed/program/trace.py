@@ -15,7 +15,7 @@ from torch import Tensor, fx, nn
 
 from ..data.store import Inputs, Pixels, Sparse
 from ..losses import LOSSES, Loss, LossName, find_loss
-from ..packing import Packing
+from ..packing import Packing, batch_norm_layers
 from . import ops, shapes  # noqa: F401 (they also fill the table)
 from .draft import KINDS, Activation, Draft, FinalState, Place, Weight, plainly
 from .ir import Kind, Program, Unsupported, Value
@@ -51,6 +51,11 @@ def trace(module: nn.Module, inputs: Inputs, loss: Loss) -> Program:
 
 
 def _pack(module: nn.Module) -> Packing:
+    for name, layer in batch_norm_layers(module).items():
+        raise Unsupported(
+            f"module: {_layer(name, type(layer))} keeps running statistics, which FastFed's engine does not; executors "
+            "'eager' and 'batched' do, and nn.GroupNorm runs everywhere"
+        )
     try:
         packing = Packing.of(module)
     except (TypeError, ValueError) as error:

@@ -10,6 +10,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from ..batch_norm import Extra
 from ..clients import Blend, Client, optimizers
 from ..compression import Compression
 from ..exchange import Exchange
@@ -69,11 +70,14 @@ class Costs:
     optimizer_bytes: int
 
 
-def of(name: str, settings: Mapping[str, Any], packing: Packing) -> Costs:
-    """The costs of a method's settings for a model."""
+def of(name: str, settings: Mapping[str, Any], packing: Packing, extra: Extra | None = None) -> Costs:
+    """The costs of a method's settings for a model; `extra`: of its batch norms."""
     exchange, compression = settings.get("exchange"), settings.get("compression")
     memory = optimizer_bytes(settings["client"], packing, exchange, compression)
-    return Costs(name, bytes_down(packing, exchange), bytes_up(packing, exchange, compression), memory)
+    down, up = bytes_down(packing, exchange), bytes_up(packing, exchange, compression)
+    if extra is not None:
+        down, up, memory = down + extra.down, up + extra.up, memory + extra.kept
+    return Costs(name, down, up, memory)
 
 
 class CostTable(list[Costs]):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from queue import SimpleQueue
 from typing import NamedTuple
 
@@ -21,6 +21,9 @@ _CHUNK = 128  # examples per forward pass: enough for the arithmetic, few enough
 _NATIVE_CHUNK = 1024  # enough for all threads, few enough for the outputs of a large vocabulary
 _DEVICE_CHUNK = 1024  # a device has no use for a few
 _DEVICE_LOAD = 4096  # examples that go to a device together, of however many clients: every copy has its price
+
+
+Named = Callable[[], Mapping[str, Tensor]]
 
 
 class Tally(NamedTuple):
@@ -84,7 +87,8 @@ def higher_is_better(metric: str) -> bool:
 class _TorchOutputs:
     """The outputs of a module in evaluation mode, which several threads may ask for at once."""
 
-    def __init__(self, module: nn.Module, threads: int, device: torch.device) -> None:
+    def __init__(self, module: nn.Module, threads: int, device: torch.device, statistics: Named) -> None:
+        self._statistics = statistics
         self._models: SimpleQueue[LocalModel] = SimpleQueue()  # one per thread
         for _ in range(threads):
             model = LocalModel(module, device)
@@ -95,7 +99,7 @@ class _TorchOutputs:
         """Of the packed model `x` (d,), for every batch of inputs; all on the device."""
         model = self._models.get()
         try:
-            tensors = {**model.constants(x.dtype), **model.packing_as(x.dtype).views(x)}
+            tensors = {**model.constants(x.dtype), **self._statistics(), **model.packing_as(x.dtype).views(x)}
             return [model(tensors, batch) for batch in inputs]
         finally:
             self._models.put(model)
@@ -107,6 +111,7 @@ class Evaluator:
     `predict` computes the outputs on threads of its own, as the native engine does; by default torch computes them, on
     `device`, from which an evaluation is fetched as a whole. Accuracy leaves out `uncounted` labels, the loss does not.
     An evaluation has no batches: by the `reduction` "batch", the loss is what `batch_size` examples lose on average.
+    `statistics` tells the batch norms' running statistics of now, by name.
     """
 
     def __init__(
@@ -120,6 +125,7 @@ class Evaluator:
         threads: int | None = None,
         device: torch.device | str = "cpu",
         uncounted: Sequence[int] = (),
+        statistics: Named = dict,
     ) -> None:
         check_threads(threads)
         self._uncounted, self._reduction, self._batch_size = tuple(uncounted), reduction, batch_size
@@ -132,7 +138,7 @@ class Evaluator:
         if predict is None:
             if on_host:
                 self._threads, self._chunk = torch.get_num_threads() if threads is None else threads, _CHUNK
-            self._outputs = _TorchOutputs(module, self._threads, self.device)
+            self._outputs = _TorchOutputs(module, self._threads, self.device, statistics)
 
     def evaluate(self, x: Tensor, examples: Examples, rows: Tensor | None = None) -> dict[str, float]:
         """`loss` and the metric of the packed model `x` (d,) over all examples, or over these `rows` (n,) of them."""

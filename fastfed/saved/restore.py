@@ -16,7 +16,8 @@ from .recipe import NoRecipe, from_json, to_json
 
 _GIVEN_AGAIN = "must be given again"
 _CHANGEABLE = ("executor", "threads", "device")  # how it runs: threads change no bit, the others agree to rounding
-_LATER = ("aggregation",)  # settings that runs of before do not have: where they are not used, a run is the same one
+# Settings that runs of before do not have: where they say what was done then, a run is the same one.
+_LATER = {"aggregation": None, "batch_norm": "average"}
 _ANYWHERE = ("eager", "batched")  # the executors that know every device
 
 
@@ -28,7 +29,7 @@ def constants(model: nn.Module) -> dict[str, Tensor]:
 
 def run_id(settings: Mapping[str, Any], x: Tensor) -> str:
     """Tells a run from another: by its settings, but for those that say how it runs, and the model it starts from."""
-    left_out = [*_CHANGEABLE, *(name for name in _LATER if settings[name] is None)]
+    left_out = [*_CHANGEABLE, *(name for name, then in _LATER.items() if settings[name] == then)]
     named = {name: setting_json(name, value) for name, value in settings.items() if name not in left_out}
     digest = hashlib.sha256(json.dumps(named, sort_keys=True).encode())
     digest.update(x.cpu().contiguous().numpy().tobytes())

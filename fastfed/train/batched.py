@@ -83,13 +83,14 @@ class Batched:
         total = DeltaSum(work, steps, self.device)
         scalars = {name: upload(values, self.device) for name, values in empty_scalars(len(work)).items()}
         for optimizer, clients in _groups(work, steps):
+            self.model.check_batches(work, steps, store.examples)
             widths = batch_widths(work, clients)
             for chunk in _chunks(clients, self._clients_at_once(work, optimizer, clients, store)):
                 training = _Chunk(self.model, store, work, optimizer, chunk, steps[chunk], widths)
                 positions = upload(chunk, self.device)
                 for name, values in training.train().items():
                     scalars[name][positions] = values
-                total.add(chunk, training.x.sub_(training.start))
+                total.add(chunk, training.x.sub_(training.start), training.statistics)
         return total.outcome(scalars)
 
     def _clients_at_once(self, work: RoundWork, optimizer: Client, clients: Tensor, store: Resident) -> int:
@@ -157,6 +158,7 @@ class _Chunk:
         self.x = self._starts()
         self.start = upload(work.start, device) if work.start.dim() == 1 else self.x.clone()
         self.grad = torch.zeros_like(self.x)
+        self.statistics = self._first_statistics()
         self.optimizer = LocalOptimizer(optimizer, self.x, self._context(optimizer))
         self.before = self.x.clone() if self.optimizer.same_batch else None
         self.cosine = LeastCosine(self.x, work.cosine_includes_step) if work.measure_cosine else None
@@ -169,6 +171,16 @@ class _Chunk:
             return upload(work.start, device).repeat(len(self.clients), 1)
         which = torch.zeros_like(self.clients) if work.start_index is None else work.start_index[self.clients]
         return picked(work.start, which, device)
+
+    def _first_statistics(self) -> Tensor | None:
+        """What the batch norms start from, (chunk, s); None if there are none."""
+        layout = self.model.model.statistics
+        if layout is None:
+            return None
+        given = layout.checked(self.work.statistics)
+        if given.dim() == 1:
+            return upload(given, self.model.device).repeat(len(self.clients), 1)
+        return picked(given, self.clients, self.model.device)
 
     def _context(self, optimizer: Client) -> StepContext:
         work, device = self.work, self.model.device
@@ -212,14 +224,14 @@ class _Chunk:
         """Local step `step` (from 0) of the clients that are `active` (chunk,); the losses of their batches."""
         batch = self._batch(step)
         comparison = None if self.anchors is None else self.anchors.comparison
-        losses = self.model.differentiate(self.x, batch, self.grad, comparison)
+        losses, found = self.model.differentiate(self.x, batch, self.grad, comparison, self.statistics)
         if self.cosine is not None:
             self.cosine.add(self.grad, active)
-        previous_grad = None
+        previous_grad, before = None, self.statistics
         if self.before is not None:
             previous_grad = torch.zeros_like(self.grad)
             again = batch._replace(uniforms=self._uniforms(step + ANOTHER, batch.real.shape[1]))
-            self.model.differentiate(self.before, again, previous_grad, comparison)
+            self.model.differentiate(self.before, again, previous_grad, comparison, self.statistics)
             previous_grad = self.optimizer.corrected(previous_grad, self.before)
             self.before.copy_(self.x)
         self.optimizer.step(
@@ -231,6 +243,8 @@ class _Chunk:
             previous_grad=previous_grad,
             finished=~active,
         )
+        if found is not None and before is not None:
+            self.statistics = torch.where(active[:, None], found, before)
         return losses
 
     def _batch(self, step: int) -> StackedBatch:

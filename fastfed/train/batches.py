@@ -40,6 +40,14 @@ def examples_seen(steps: Tensor, counts: Tensor, batch_size: int, seen: Tensor |
     return epochs * counts + torch.minimum((steps - epochs * batches) * batch_size, counts)
 
 
+def meet_one_example(work: RoundWork, steps: Tensor) -> Tensor:
+    """Which clients take one of their `steps` (n,) on a batch of a single example: (n,) bool."""
+    ends = work.counts if work.seen is None else work.seen
+    batches = (ends + work.batch_size - 1) // work.batch_size  # until the first that may be short
+    last = ends - (batches - 1) * work.batch_size
+    return (steps > 0) & ((work.batch_size == 1) | ((last == 1) & (steps >= batches)))
+
+
 def views_at(work: RoundWork, images: Pixels, ids: Tensor, positions: Tensor) -> Views:
     """How the images at these stream positions of clients are seen, whatever step or batch they fall into: int64 both,
     of shapes that go together; one after the other."""

@@ -50,7 +50,7 @@ class Eager:
         check_threads(threads)
         self.loss, self.examples, self.device = find_loss(loss, reduction), examples, torch.device(device)
         self.threads = torch.get_num_threads() if threads is None else threads
-        self.packing = Packing.of(module)
+        self.packing = Packing.of(module, batch_norm=True)
         self.models: SimpleQueue[LocalModel] = SimpleQueue()  # one per thread
         for _ in range(self.threads):
             model = LocalModel(module, self.device)
@@ -68,8 +68,8 @@ class Eager:
             trained = in_order(
                 lambda position: self._train(work, examples, position, int(steps[position])), busy, self.threads
             )
-            for position, (delta, of_client) in zip(busy, trained, strict=True):
-                total.add(torch.tensor([position]), delta[None])
+            for position, (delta, of_client, statistics) in zip(busy, trained, strict=True):
+                total.add(torch.tensor([position]), delta[None], None if statistics is None else statistics[None])
                 for name, value in of_client.items():
                     scalars[name][position] = value
         return total.outcome(scalars)
@@ -84,10 +84,11 @@ class Eager:
 
 
 class Trained(NamedTuple):
-    """A client's D_i (d,) and its scalars by name."""
+    """A client's D_i (d,), its scalars by name, and its batch norms' statistics (s,), if it has any."""
 
     delta: Tensor
     scalars: dict[str, float]
+    statistics: Tensor | None
 
 
 @dataclass(frozen=True)
@@ -180,8 +181,10 @@ class _Client:
         self.position, self.id = position, int(work.ids[position])
         self.batches = Batches(work, position)
         self.start = work.start_of(position).to(device)
-        constants = model.constants(work.start.dtype)
-        self.here = _Point(model, loss, constants, self.start.clone())
+        constants, layout = model.constants(work.start.dtype), model.statistics
+        self.statistics = None if layout is None else layout.start_of(work.statistics, position).to(device)
+        seen = {} if layout is None or self.statistics is None else layout.views(self.statistics)  # torch updates them
+        self.here = _Point(model, loss, {**constants, **seen}, self.start.clone())
         self.optimizer = LocalOptimizer(work.optimizer_of(position), self.here.x, self._context(model))
         same_batch = self.optimizer.same_batch
         self.before = _Point(model, loss, constants, self.start.clone()) if same_batch else None
@@ -208,7 +211,7 @@ class _Client:
             except Exception as error:
                 where = f"client {self.id} (position {self.position}), local step {step + 1}"
                 raise RuntimeError(f"{where}: {error}") from error
-        return Trained(self.here.x.sub_(self.start), self._scalars(losses))
+        return Trained(self.here.x.sub_(self.start), self._scalars(losses), self.statistics)
 
     def _scalars(self, losses: list[Tensor]) -> dict[str, float]:
         """The client's scalars by name; what of them is on a device is fetched in one piece."""

@@ -14,6 +14,7 @@ from ..data import Examples
 from ..packing import Packing
 from .dropout import Dropout, refuse_other_dropouts
 from .split import check_split, features_of, head_of, watched
+from .statistics import Statistics
 from .work import RoundWork
 
 
@@ -25,7 +26,7 @@ class LocalModel:
 
     def __init__(self, module: nn.Module, device: torch.device | str = "cpu") -> None:
         refuse_other_dropouts(module)
-        self.packing = Packing.of(module)
+        self.packing, self.statistics = Packing.of(module, batch_norm=True), Statistics.of(module)
         self.module = copy.deepcopy(module).to(device).train()
         self._heads: dict[str | None, str] = {}  # full names by what was asked for, once they are checked
 

@@ -66,12 +66,21 @@ class DeltaSum:
         self.norms = torch.zeros(len(work), dtype=torch.float64, device=device)
         self.sum = torch.zeros(d, dtype=dtype, device=device)
         self.deltas = torch.zeros((len(work), d), dtype=dtype, device=device) if work.keep_deltas else None
+        self.own = None if work.own is None else torch.zeros((len(work), len(work.own)), dtype=dtype, device=device)
+        self.statistics = None if work.statistics is None else _of_each(work.statistics, len(work)).to(device)
         self._multipliers = upload(multipliers(work, self.weights).to(dtype), self.device)
         self._divisors = upload(steps.clamp(min=1).to(dtype), self.device) if work.policy.divide_by_steps else None
 
-    def add(self, clients: Tensor, deltas: Tensor) -> None:
-        """Adds the `deltas` (n, d) of the clients at these positions (n,), which it uses up as scratch space."""
+    def add(self, clients: Tensor, deltas: Tensor, statistics: Tensor | None = None) -> None:
+        """Adds the `deltas` (n, d) of the clients at these positions (n,), which it uses up as scratch space; their
+        `statistics` (n, s) are kept as they are."""
         there = upload(clients, self.device)
+        if self.own is not None and self.work.own is not None:
+            places = upload(self.work.own, self.device)
+            self.own[there] = deltas[:, places]
+            deltas[:, places] = 0
+        if self.statistics is not None and statistics is not None:
+            self.statistics[there] = statistics
         if self.deltas is not None:
             self.deltas[there] = deltas
         norms = kernels.norms(deltas)
@@ -101,4 +110,10 @@ class DeltaSum:
         refused = ~torch.isfinite(norms)
         total = divided(self.sum, rest(self.work, self.weights, refused))
         own = {"examples": self.work.counts.double(), "steps": self.steps.double(), "delta_norm": norms}
-        return Outcome(Total(total), {**dict(zip(scalars, others, strict=True)), **own}, refused, self.deltas)
+        told = {**dict(zip(scalars, others, strict=True)), **own}
+        return Outcome(Total(total), told, refused, self.deltas, self.statistics, self.own)
+
+
+def _of_each(statistics: Tensor, clients: int) -> Tensor:
+    """A copy with a row for every client."""
+    return statistics.repeat(clients, 1) if statistics.dim() == 1 else statistics.clone()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from typing import NamedTuple
 
@@ -13,9 +14,11 @@ from torch.func import grad_and_value, vmap
 from ..data import Examples
 from ..losses import Loss, LossReduction, find_padded_loss, mean_of_real
 from ..packing import Packing
+from .batches import meet_one_example
 from .contrast import contrastive_losses
 from .dropout import Dropout
 from .model import LocalModel
+from .statistics import Watch, padded
 from .trial import MORE, Trial, try_forward
 from .work import RoundWork
 
@@ -48,6 +51,8 @@ class StackedModel:
 
     def __init__(self, module: nn.Module, loss: Loss, device: torch.device, reduction: LossReduction = "mean") -> None:
         self.model, self.loss, self.device = LocalModel(module, device), find_padded_loss(loss, reduction), device
+        self._watch = Watch()
+        self.model.module = padded(self.model.module, self._watch)
         self._constants: dict[torch.dtype, dict[str, Tensor]] = {}
         self._trials: dict[torch.dtype, Trial] = {}
 
@@ -61,14 +66,23 @@ class StackedModel:
         return self.model.packing_as(dtype)
 
     def differentiate(
-        self, x: Tensor, batch: StackedBatch, grad: Tensor, comparison: Comparison | None = None
-    ) -> Tensor:
+        self,
+        x: Tensor,
+        batch: StackedBatch,
+        grad: Tensor,
+        comparison: Comparison | None = None,
+        statistics: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor | None]:
         """The losses (clients,) of the models `x` (clients, d), with the contrast of a `comparison` where one is
-        given; their gradients go into `grad` (clients, d)."""
-        gradients, losses = vmap(grad_and_value(partial(self._loss, comparison)))(self.views(x), *batch)
+        given; their gradients go into `grad` (clients, d). Also what becomes of the batch norms' `statistics`
+        (clients, s), if there are any."""
+        layout = self.model.statistics
+        seen = {} if layout is None or statistics is None else layout.views(statistics)
+        of_client = grad_and_value(partial(self._loss, comparison), has_aux=True)
+        gradients, (losses, found) = vmap(of_client)(self.views(x), seen, *batch)
         for name, view in self.views(grad).items():
             view.copy_(gradients[name])
-        return losses
+        return losses, torch.cat([found[name] for name in seen], dim=-1) if seen else None
 
     @torch.no_grad()
     def features(self, x: Tensor, inputs: Tensor, head: str) -> Tensor:
@@ -86,22 +100,33 @@ class StackedModel:
         self,
         comparison: Comparison | None,
         parameters: Mapping[str, Tensor],
+        statistics: Mapping[str, Tensor],
         inputs: Tensor,
         targets: Tensor,
         real: Tensor,
         uniforms: tuple[Tensor, ...],
         anchors: tuple[Tensor, ...],
-    ) -> Tensor:
-        """One client's loss."""
-        tensors = self._tensors(parameters)
-        with Dropout(lambda call, input: uniforms[call]):
-            if comparison is None:
-                return self.loss(self.model(tensors, inputs), targets, real)
-            outputs, features = self.model.split(tensors, inputs, comparison.head)
-        loss = self.loss(outputs, targets, real)
-        of_start, of_previous = anchors
-        terms = contrastive_losses(features, of_start, of_previous, comparison.temperature)
-        return loss + (comparison.mu * mean_of_real(terms, real)).to(loss.dtype)
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """One client's loss, and what its batch norms have found."""
+        tensors = {**self._tensors(parameters), **statistics}
+        with self._watched(real if statistics else None) as found:
+            with Dropout(lambda call, input: uniforms[call]):
+                if comparison is None:
+                    return self.loss(self.model(tensors, inputs), targets, real), {**statistics, **found}
+                outputs, features = self.model.split(tensors, inputs, comparison.head)
+            loss = self.loss(outputs, targets, real)
+            of_start, of_previous = anchors
+            terms = contrastive_losses(features, of_start, of_previous, comparison.temperature)
+            return loss + (comparison.mu * mean_of_real(terms, real)).to(loss.dtype), {**statistics, **found}
+
+    @contextmanager
+    def _watched(self, real: Tensor | None) -> Iterator[dict[str, Tensor]]:
+        """Batch norms look at the `real` (n,) examples of a batch, and leave what they find in the dictionary."""
+        self._watch.real, self._watch.found = real, {}
+        try:
+            yield self._watch.found
+        finally:
+            self._watch.real, self._watch.found = None, {}
 
     def _tensors(self, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """All that the module computes with."""
@@ -117,6 +142,16 @@ class StackedModel:
             rows = work.rows[torch.arange(MORE) % len(work.rows)]
             self._trials[dtype] = self._try(work.start_of(0).to(self.device), examples, rows)
         return self._trials[dtype]
+
+    def check_batches(self, work: RoundWork, steps: Tensor, examples: Examples) -> None:
+        """Refuses, as torch does, a batch that shows a batch norm one value per channel."""
+        self.trial(work, examples)
+        if self._watch.is_single and bool((alone := meet_one_example(work, steps)).any()):
+            position = int(alone.nonzero()[0])
+            raise RuntimeError(
+                f"client {int(work.ids[position])} (position {position}): a batch of one example shows a batch norm "
+                "only one value per channel; use another batch_size"
+            )
 
     def _try(self, x: Tensor, examples: Examples, rows: Tensor) -> Trial:
         inputs, targets = (tensor.to(self.device) for tensor in examples.batch(rows, x.dtype))

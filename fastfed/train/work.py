@@ -60,6 +60,8 @@ class RoundWork:
     replaces their learning rates. `ids` (clients,) and `seed`, `round` key all randomness. `corrections` (clients, d)
     are added to gradients (SCAFFOLD's c - c_i); `preconditioner` (d,) starts second moments (a server's v); `contrast`
     adds MOON's term to the loss, in everything that is said of losses and gradients.
+    `statistics` (s,) or (clients, s) are what running statistics of batch norms start from (train/statistics.py); `own`
+    (n,) int64 are places of the model that stay with the clients, whose deltas are no part of the sum.
     `examples` is a store of this round's own, in the form of the executor's, for data that is made when visited.
     `keep_deltas` also returns every D_i; `measure_cosine` fills the scalar `min_cosine`, the least cosine of a local
     step's gradient with the sum of those before it, itself included where `cosine_includes_step`.
@@ -86,6 +88,8 @@ class RoundWork:
     measure_cosine: bool = False
     cosine_includes_step: bool = False
     examples: Examples | None = None
+    statistics: Tensor | None = None
+    own: Tensor | None = None
 
     def __post_init__(self) -> None:
         _check_work(self)
@@ -132,13 +136,16 @@ class Outcome:
     examples, steps, first_loss, last_loss, mean_loss (of its batches), delta_norm (of D_i itself), step_size (the last
     one), min_cosine (FATHOM's: min over local steps K >= 1 of cos(sum_{k<K} g_k, g_K)). `refused` (clients,) bool: the
     delta was not finite; on the CPU. `deltas` (clients, d): every D_i before the policy, where kept, beside `delta`. A
-    client that takes no step has D_i = 0.
+    client that takes no step has D_i = 0. `statistics` (clients, s): what became of those that clients started from.
+    `own` (clients, n): their moves at the work's own places, where D_i is 0 then.
     """
 
     total: Total
     scalars: dict[str, Tensor]
     refused: Tensor
     deltas: Tensor | None = None
+    statistics: Tensor | None = None
+    own: Tensor | None = None
 
     @property
     def delta(self) -> Tensor:

@@ -15,7 +15,6 @@ import torch
 
 from ..._version import __version__
 from ...files import as_json
-from ...record import costs
 from ...record.evaluate import metric_of, prior_metric, validation_rows
 from ...simulation import Simulation
 from ..config import Config
@@ -32,7 +31,7 @@ def create(path: str | Path, config: Config, sim: Simulation) -> Path:
         INFO: as_json(_info(home, config, sim)),
         CONFIG: config.toml(),
         CLIENTS: as_json(who_has_what(sim.fed)),
-        COSTS: as_json(asdict(costs.of(_method(config), sim.settings.by_name(), sim.packing))),
+        COSTS: as_json(asdict(sim.costs(_method(config)))),
     }
     written: list[Path] = []
     was_there = home.exists()

@@ -1,0 +1,205 @@
+"""Batch norm: what of it is learnt by looking at batches, not by gradients, and where that lives during a run.
+
+A layer's running mean and variance are no parameters. No optimizer and no server rule sees them: clients take them
+along, every local step updates them as torch does, and after a round they are the clients' weighted mean ("average"),
+or stay with each client together with the layer's weight and bias ("local", FedBN), or never change ("frozen").
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from .exchange.client_store import ClientStore
+from .packing import Packing, batch_norm_layers
+from .past import PastModels
+from .train import Outcome, RoundWork
+from .train.statistics import Statistics
+
+Mode = Literal["average", "local", "frozen"]
+MODES: tuple[Mode, ...] = get_args(Mode)
+
+
+def check_mode(mode: object, module: nn.Module) -> None:
+    """Refuses a word that is none, and one that a model without batch norm would ignore."""
+    if mode not in MODES:
+        raise ValueError(f"batch_norm: must be one of {', '.join(MODES)}, got {mode!r}")
+    if mode != "average" and not batch_norm_layers(module):
+        raise ValueError(f"batch_norm: the model has no batch norm that {mode!r} could be said of; leave it out")
+
+
+class FrozenNorm(nn.Module):
+    """A batch norm that normalises by the statistics it has, in training too; the names of its tensors stay."""
+
+    running_mean: Tensor
+    running_var: Tensor
+
+    def __init__(self, layer: _BatchNorm) -> None:
+        super().__init__()
+        self.weight, self.bias, self.eps = layer.weight, layer.bias, layer.eps
+        self.register_buffer("running_mean", layer.running_mean)
+        self.register_buffer("running_var", layer.running_var)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, False, 0.0, self.eps)
+
+
+def frozen(module: nn.Module) -> nn.Module:
+    """A copy whose batch norms keep the statistics that they have."""
+    changed = copy.deepcopy(module)
+    for name, layer in batch_norm_layers(changed).items():
+        if not name:
+            return FrozenNorm(layer)
+        changed.set_submodule(name, FrozenNorm(layer))
+    return changed
+
+
+@dataclass(frozen=True)
+class Extra:
+    """Bytes besides the model's: sent down to a client, up from it, and kept by it. Those of tensors that stay at home
+    are negative."""
+
+    down: int = 0
+    up: int = 0
+    kept: int = 0
+
+
+class NoStatistics:
+    """Of a model without batch norm, or with a frozen one."""
+
+    extra = Extra()
+
+    def named(self) -> dict[str, Tensor]:
+        return {}
+
+    def fields(self, work: Mapping[str, Any], age: Tensor | None) -> dict[str, Any]:
+        return {}
+
+    def remember(self, version: int) -> None: ...
+
+    def keep(self, versions: Collection[int]) -> None: ...
+
+    def absorb(self, work: RoundWork, outcome: Outcome, shares: Tensor) -> None: ...
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {}
+
+    def load(self, tensors: dict[str, Tensor]) -> None: ...
+
+
+class Averaged(NoStatistics):
+    """The statistics of the global model: after a round, the mean of those clients' that are in the aggregate, by what
+    they count there. No server rule is applied."""
+
+    def __init__(self, layout: Statistics, module: nn.Module, dtype: torch.dtype, device: torch.device) -> None:
+        self.layout, self.now = layout, layout.pack(module, dtype).to(device)
+        self.past = PastModels(self.now)
+        self.extra = Extra(down=self._bytes, up=self._bytes)
+
+    @property
+    def _bytes(self) -> int:
+        return self.layout.size * self.now.element_size()
+
+    def named(self) -> dict[str, Tensor]:
+        """By the names of the module's buffers."""
+        return self.layout.views(self.now)
+
+    def fields(self, work: Mapping[str, Any], age: Tensor | None) -> dict[str, Any]:
+        """Of the round's work: what clients start from, those of old models from what these had."""
+        if age is None or not bool(age.any()):
+            return {"statistics": self.now}
+        version = work["round"]
+        return {"statistics": torch.stack([self.now if a == 0 else self.past.get(version - a) for a in age.tolist()])}
+
+    def remember(self, version: int) -> None:
+        self.past.put(version, self.now)
+
+    def keep(self, versions: Collection[int]) -> None:
+        self.past.keep(versions)
+
+    def absorb(self, work: RoundWork, outcome: Outcome, shares: Tensor) -> None:
+        assert outcome.statistics is not None
+        found = outcome.statistics.to(self.now.device).double()
+        counts = torch.where(torch.isfinite(found).all(dim=1).cpu(), shares.double(), 0.0)
+        if bool(counts.sum() > 0):
+            weights = (counts / counts.sum()).to(self.now.device)
+            mean = (found[weights > 0] * weights[weights > 0][:, None]).sum(0)
+            self.now = mean.to(self.now.dtype)
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {"now": self.now, **{f"past.{name}": tensor for name, tensor in self.past.tensors().items()}}
+
+    def load(self, tensors: dict[str, Tensor]) -> None:
+        self.now = tensors["now"].to(self.now.device, copy=True)
+        self.past.load({name: tensors[f"past.{name}"] for name in ("versions", "models")})
+
+
+class Local(NoStatistics):
+    """FedBN: every client keeps weight, bias and statistics of its batch norms. The global model's stay as they were at
+    first: clients that are new begin with them, and evaluations of the global model see them."""
+
+    def __init__(self, layout: Statistics, module: nn.Module, packing: Packing, device: torch.device) -> None:
+        self.layout, self.first = layout, layout.pack(module, packing.dtype).to(device)
+        self.own = own_places(module, packing).to(device)
+        weights = packing.pack(module).to(device)[self.own]
+        self._first = torch.cat([weights, self.first])
+        self.store = ClientStore(len(self._first), packing.dtype, device)
+        moved, kept = len(self.own) * packing.dtype.itemsize, len(self._first) * packing.dtype.itemsize
+        self.extra = Extra(down=-moved, up=-moved, kept=kept)
+
+    def named(self) -> dict[str, Tensor]:
+        return self.layout.views(self.first)
+
+    def fields(self, work: Mapping[str, Any], age: Tensor | None) -> dict[str, Any]:
+        """Of the round's work: every client starts from the global model with its own batch norms in it."""
+        ids, start, index = work["ids"], work["start"], work["start_index"]
+        kept = self.store.get(ids, self._first)
+        rows = torch.zeros(len(ids), dtype=torch.int64) if index is None else index
+        starts = start.reshape(-1, start.shape[-1])[rows]
+        starts[:, self.own] = kept[:, : len(self.own)]
+        return {
+            "start": starts,
+            "start_index": torch.arange(len(ids)),
+            "statistics": kept[:, len(self.own) :].contiguous(),
+            "own": self.own,
+        }
+
+    def absorb(self, work: RoundWork, outcome: Outcome, shares: Tensor) -> None:
+        assert outcome.statistics is not None
+        assert outcome.own is not None
+        trained = ((outcome.scalars["steps"] > 0) & ~outcome.refused).nonzero().flatten()
+        before = self.store.get(work.ids, self._first)
+        weights = before[:, : len(self.own)] + outcome.own.to(before.device)
+        after = torch.cat([weights, outcome.statistics.to(before.device)], dim=1)[trained]
+        finite = torch.isfinite(after).all(dim=1).cpu()
+        self.store.put(work.ids[trained][finite], after[finite])
+
+    def tensors(self) -> dict[str, Tensor]:
+        return self.store.tensors()
+
+    def load(self, tensors: dict[str, Tensor]) -> None:
+        self.store.load(tensors)
+
+
+def own_places(module: nn.Module, packing: Packing) -> Tensor:
+    """Where the weights and biases of batch norms lie in the packed vector: (n,) int64."""
+    names = {f"{layer}.{part}".removeprefix(".") for layer in batch_norm_layers(module) for part in ("weight", "bias")}
+    spans: Iterable[slice] = (slot.span for slot in packing.slots if slot.name in names)
+    return torch.cat([torch.arange(span.start, span.stop) for span in spans] or [torch.empty(0, dtype=torch.int64)])
+
+
+def make_statistics(mode: Mode, module: nn.Module, packing: Packing, device: torch.device) -> NoStatistics:
+    """Where a run keeps what batches have shown to the model's batch norms."""
+    layout = Statistics.of(module)
+    if layout is None or mode == "frozen":
+        return NoStatistics()
+    if mode == "local":
+        return Local(layout, module, packing, device)
+    return Averaged(layout, module, packing.dtype, device)

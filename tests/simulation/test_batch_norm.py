@@ -1,0 +1,273 @@
+"""Batch norm's running statistics over rounds, beside a plain torch loop: a copy of the module per client with torch's
+own layers, then weighted means of parameters and buffers."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import fastfed as ff
+from fastfed.purposes import Purpose
+
+EXECUTORS = ("eager", "batched")
+SIZES = (7, 5, 12, 1)  # with batches of 4: short last ones, one of a single example
+ROUNDS, BATCH, LR = 3, 4, 0.1
+
+
+def module(seed: int = 0) -> nn.Module:
+    torch.manual_seed(seed)
+    made = nn.Sequential(
+        nn.Conv2d(1, 4, 3),
+        nn.BatchNorm2d(4, momentum=0.3),
+        nn.ReLU(),
+        nn.Conv2d(4, 3, 3, bias=False),
+        nn.BatchNorm2d(3, affine=False),
+        nn.Flatten(),
+        nn.Linear(12, 3),
+    )
+    nn.init.uniform_(made[1].weight, 0.5, 1.5)
+    nn.init.uniform_(made[1].running_mean, -0.2, 0.2)
+    return made
+
+
+def federation() -> ff.data.Federated:
+    g = torch.Generator().manual_seed(5)
+    n = sum(SIZES)
+    x, y = torch.randn(n, 1, 6, 6, generator=g), torch.randint(3, (n,), generator=g)
+    owner = torch.repeat_interleave(torch.arange(len(SIZES)), torch.tensor(SIZES))
+    x += owner[:, None, None, None]  # clients whose statistics differ
+    return ff.data.from_arrays(x, y, client=owner, test=(x[::3], y[::3]))
+
+
+def simulation(executor: str = "eager", **settings: Any) -> ff.Simulation:
+    given = {"client": ff.clients.SGD(lr=LR), "cohort": 4, "batch_size": BATCH, "epochs": 2, "seed": 1, **settings}
+    return ff.Simulation(given.pop("model", module()), given.pop("fed", federation()), executor=executor, **given)
+
+
+def batches(client: int, round: int, rows: Tensor) -> list[Tensor]:
+    """Two epochs, each in its own order."""
+    found: list[Tensor] = []
+    for epoch in range(2):
+        stream = ff.kernels.Stream(1, Purpose.SHUFFLE, round, client, epoch)
+        found += rows[ff.kernels.permutation(len(rows), stream)].split(BATCH)
+    return found
+
+
+def trained(start: nn.Module, client: int, round: int) -> nn.Module:
+    """One client's plain torch training, in float64."""
+    fed, model = federation(), copy.deepcopy(start).double().train()
+    optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], LR)
+    begin = sum(SIZES[:client])
+    for rows in batches(client, round, torch.arange(begin, begin + SIZES[client])):
+        inputs, targets = fed.examples.batch(rows)
+        optimizer.zero_grad()
+        F.cross_entropy(model(inputs.double()), targets).backward()
+        optimizer.step()
+    return model
+
+
+def mean_of(models: list[nn.Module], names: list[str]) -> dict[str, Tensor]:
+    total = sum(SIZES)
+    states = [model.state_dict() for model in models]
+    return {name: sum(size / total * state[name] for size, state in zip(SIZES, states, strict=True)) for name in names}  # type: ignore[misc]
+
+
+def close(found: nn.Module, wanted: nn.Module) -> None:
+    for (name, a), b in zip(found.state_dict().items(), wanted.state_dict().values(), strict=True):
+        if "num_batches" not in name:
+            torch.testing.assert_close(a.double(), b.double(), rtol=1e-4, atol=1e-5, msg=name)
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_averaged_statistics_are_those_of_a_plain_loop(executor: str) -> None:
+    sim, model = simulation(executor), module().double()
+    names = [name for name in model.state_dict() if "num_batches" not in name]
+    for round in range(ROUNDS):
+        sim.step()
+        model.load_state_dict(mean_of([trained(model, i, round) for i in range(4)], names), strict=False)
+        close(sim.trained_model(), model)
+    assert sim.fed.test is not None
+    inputs, targets = sim.fed.test.batch(torch.arange(len(sim.fed.test)))
+    with torch.no_grad():
+        loss = float(F.cross_entropy(model.eval()(inputs.double()), targets))
+    assert sim.evaluate()["test_loss"] == pytest.approx(loss, rel=1e-4)
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_no_server_rule_and_no_optimizer_touches_the_statistics(executor: str) -> None:
+    plain = simulation(executor)
+    plain.step()
+    other = simulation(executor, server=ff.servers.FedAdam(lr=0.3), delta_clip=0.01)
+    other.step()
+    assert torch.equal(other.batch_norm.named()["1.running_var"], plain.batch_norm.named()["1.running_var"])
+    still = simulation(executor, client=ff.clients.SGD(lr=0.0, weight_decay=0.5, prox=0.5))
+    still.step()
+    assert not torch.equal(still.batch_norm.named()["1.running_mean"], module()[1].running_mean)
+    assert torch.equal(still.params, still.packing.pack(module()))
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_local_batch_norms_stay_with_their_clients(executor: str) -> None:
+    sim, common = simulation(executor, batch_norm="local"), module().double()
+    own = [copy.deepcopy(common.state_dict()) for _ in SIZES]
+    norms = [name for name in common.state_dict() if name.startswith(("1.", "4."))]
+    shared = [name for name in common.state_dict() if name not in norms]
+    for round in range(ROUNDS):
+        sim.step()
+        models = []
+        for client in range(4):
+            start = copy.deepcopy(common)
+            start.load_state_dict({name: own[client][name] for name in norms}, strict=False)
+            models.append(trained(start, client, round))
+            own[client] = copy.deepcopy(models[-1].state_dict())
+        common.load_state_dict(mean_of(models, shared), strict=False)
+        close(sim.trained_model(), common)  # whose batch norms are the first ones
+    kept = sim.batch_norm.store.get(torch.arange(4), torch.zeros(22))
+    for client in range(4):
+        of_first = [own[client][f"1.{part}"] for part in ("weight", "bias", "running_mean", "running_var")]
+        of_second = [own[client][f"4.{part}"] for part in ("running_mean", "running_var")]
+        torch.testing.assert_close(kept[client].double(), torch.cat([*of_first, *of_second]), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_frozen_statistics_are_used_and_never_change(executor: str) -> None:
+    sim, model = simulation(executor, batch_norm="frozen"), module().double()
+
+    def client(i: int, round: int) -> nn.Module:
+        fed, local = federation(), copy.deepcopy(model).eval()
+        optimizer = torch.optim.SGD(local.parameters(), LR)
+        begin = sum(SIZES[:i])
+        for rows in batches(i, round, torch.arange(begin, begin + SIZES[i])):
+            inputs, targets = fed.examples.batch(rows)
+            optimizer.zero_grad()
+            F.cross_entropy(local(inputs.double()), targets).backward()
+            optimizer.step()
+        return local
+
+    for round in range(2):
+        sim.step()
+        names = [name for name, _ in model.named_parameters()]
+        model.load_state_dict(mean_of([client(i, round) for i in range(4)], names), strict=False)
+        close(sim.trained_model(), model)
+
+
+@pytest.mark.parametrize("mode", ["average", "local", "frozen"])
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_a_resumed_run_goes_on_to_the_same_bits(executor: str, mode: Any, tmp_path: Any) -> None:
+    sim = simulation(executor, batch_norm=mode, cohort=2)
+    sim.run(2, progress=False)
+    sim.save(tmp_path)
+    again = ff.Simulation.resume(tmp_path, model=module(), fed=federation())
+    for one in (sim, again):
+        one.run(2, progress=False)
+    assert torch.equal(sim.params, again.params)
+    for (name, a), b in zip(sim.tensors().items(), again.tensors().values(), strict=True):
+        assert torch.equal(a, b), name
+    assert sim.history.rounds[-1]["train_loss"] == again.history.rounds[-1]["train_loss"]
+
+
+def test_clients_of_old_models_start_from_what_these_had() -> None:
+    settings = ff.methods.client_centric(
+        ff.servers.FedAvg(), client_lr=LR, buffer=2, max_delay=3, epochs=1, randomness=1
+    )
+    sims = [simulation(name, **{"cohort": None, "epochs": None, **settings}) for name in EXECUTORS]
+    for sim in sims:
+        sim.run(8, progress=False)
+    assert torch.allclose(*(sim.params for sim in sims), rtol=1e-3, atol=1e-4)
+    assert torch.allclose(*(sim.batch_norm.now for sim in sims), rtol=1e-3, atol=1e-4)
+    late = sims[0]
+    age = torch.tensor([0, 2])
+    late.batch_norm.past.put(6, torch.full_like(late.batch_norm.now, 7.0))
+    found = late.batch_norm.fields({"round": 8}, age)["statistics"]
+    assert torch.equal(found[0], late.batch_norm.now)
+    assert bool((found[1] == 7).all())
+
+
+def test_an_asynchronous_run_is_resumed_with_the_statistics_of_old_models(tmp_path: Any) -> None:
+    settings = ff.methods.client_centric(ff.servers.FedAvg(), client_lr=LR, buffer=2, max_delay=3, epochs=1)
+    sim = simulation(**{"cohort": None, "epochs": None, **settings})
+    sim.run(4, progress=False)
+    sim.save(tmp_path)
+    again = ff.Simulation.resume(tmp_path, model=module(), fed=federation())
+    for one in (sim, again):
+        one.run(4, progress=False)
+    assert torch.equal(sim.batch_norm.now, again.batch_norm.now)
+    assert torch.equal(sim.params, again.params)
+
+
+def test_statistics_that_are_not_finite_are_in_no_mean() -> None:
+    sim = simulation()
+    found = torch.ones(3, 14)
+    found[1] = torch.inf
+    found[2] = 4.0
+    outcome = ff.train.Outcome(None, {}, torch.zeros(3, dtype=torch.bool), statistics=found)  # type: ignore[arg-type]
+    sim.batch_norm.absorb(None, outcome, torch.tensor([0.5, 0.25, 0.25]))  # type: ignore[arg-type]
+    assert torch.allclose(sim.batch_norm.now, torch.full((14,), 2.0))
+
+
+def test_bytes_count_what_travels() -> None:
+    rows = {mode: simulation(batch_norm=mode).step() for mode in ("frozen", "average", "local")}
+    for way in ("bytes_down", "bytes_up"):
+        base = rows["frozen"][way]
+        assert rows["average"][way] - base == 4 * 4 * 14  # four clients, 2 * (4 + 3) statistics of four bytes
+        assert rows["local"][way] - base == -4 * 4 * 8  # the weight and the bias of four channels stay at home
+    assert rows["local"]["client_optimizer_bytes"] - rows["frozen"]["client_optimizer_bytes"] == 4 * (8 + 14)
+
+
+def test_refused_clients_and_rounds_leave_the_statistics_alone() -> None:
+    fed = federation()
+    fed.examples.inputs[:7] = float("nan")
+    sim = simulation(fed=fed)
+    sim.step()
+    assert bool(torch.isfinite(sim.batch_norm.now).all())
+    fed = federation()
+    fed.examples.inputs[:] = float("nan")
+    sim = simulation(fed=fed)
+    before = sim.batch_norm.now.clone()
+    assert sim.step()["changed"] is False
+    assert torch.equal(sim.batch_norm.now, before)
+
+
+PLAIN = nn.Sequential(nn.Flatten(), nn.Linear(36, 3))
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"batch_norm": "mean"}, "batch_norm: must be one of average, local, frozen, got 'mean'"),
+        ({"batch_norm": "local", "model": PLAIN}, "batch_norm: the model has no batch norm that 'local'"),
+        ({"aggregation": ff.aggregate.Median(), "weights": "uniform"}, "batch_norm: 'average' is the clients' mean"),
+        (
+            {"privacy": ff.privacy.Privacy(1.0, 1.0, 1e-3), "cohort": ff.plan.Poisson(0.5), "weights": "uniform"},
+            "batch_norm: must be 'frozen' with privacy",
+        ),
+        ({"exchange": ff.exchange.PreviousModels(1.0)}, r"batch_norm: must be 'frozen' where features"),
+        ({"model": nn.Sequential(nn.Flatten(), nn.BatchNorm1d(36, momentum=None))}, "module: layer '1' is a batch nor"),
+        (
+            {"executor": "native"},
+            r"layer '1' \(BatchNorm2d\) keeps running statistics, which FastFed's engine does not",
+        ),
+    ],
+)
+def test_what_does_not_go_together_is_refused(settings: dict[str, Any], sentence: str) -> None:
+    with pytest.raises((ValueError, TypeError), match=sentence):
+        simulation(**settings)
+
+
+def test_auto_goes_on_where_an_engine_has_no_batch_norm() -> None:
+    sim = simulation("auto")
+    assert sim.executor.name == "eager"
+    assert "BatchNorm2d" in sim.executor.why
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_one_value_per_channel_is_refused_as_torch_does(executor: str) -> None:
+    dense = nn.Sequential(nn.Flatten(), nn.Linear(36, 4), nn.BatchNorm1d(4), nn.Linear(4, 3))
+    with pytest.raises(RuntimeError, match=r"client 1 \(position 1\)|client 3 \(position 3\)"):
+        simulation(executor, model=dense).step()  # 5 = 4 + 1 examples, and one alone
+    simulation(executor, model=dense, batch_norm="frozen").step()
