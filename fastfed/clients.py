@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import numbers
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Literal
@@ -294,9 +295,9 @@ class Part:
 
 def check_steps(steps: object, whose: str = "") -> int:
     """A number of local steps, if it is one."""
-    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
+    if isinstance(steps, bool) or not isinstance(steps, numbers.Integral) or steps < 1:
         raise ValueError(f"steps: must be a whole number >= 1, got {steps!r}{whose}")
-    return steps
+    return int(steps)
 
 
 def check_weight(weight: object, whose: str = "") -> float:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from .hooks import Evaluated, Hooked
-from .record.evaluate import metric_of, validation_rows
+from .record.evaluate import metric_of, training_rows, validation_rows
 
 if TYPE_CHECKING:
     from .simulation import Simulation
@@ -63,10 +63,11 @@ def check_target(
 ) -> None:
     """A target is one that this run can measure, and so is a training set that is to be evaluated."""
     metric = metric_of(sim.settings.loss)
-    sets = [
-        name for name, part in (("test", sim.fed.test), ("validation", validation_rows(sim.fed))) if part is not None
-    ]
-    tested = {f"{part}_{name}" for part in sets for name in ("loss", metric)}
+    if evaluated.training and not evaluate_every:
+        raise ValueError("evaluate_training: would be ignored with evaluate_every=0")
+    sets: dict[str, object] = {"test": sim.fed.test, "validation": validation_rows(sim.fed)}
+    sets["trainset"] = training_rows(sim.fed) if evaluated.training else None
+    tested = {f"{part}_{name}" for part, held in sets.items() if held is not None for name in ("loss", metric)}
     spread = {f"client_{metric}_{part}" for part in ("mean", "p10", "p90")} if evaluated.per_client else set()
     for name in target or ():
         if name != "train_loss" and name not in tested | spread:

@@ -62,8 +62,9 @@ class PowerDecay:
     scale: float = 1.0
 
     def __post_init__(self) -> None:
-        if not self.power > 0 or not self.scale > 0:
-            raise ValueError(f"power: must be > 0 and scale > 0, got {self.power!r} and {self.scale!r}")
+        for name in ("power", "scale"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name}: must be > 0, got {getattr(self, name)!r}")
 
     def __call__(self, round: int) -> float:
         return (1 + round / self.scale) ** -self.power

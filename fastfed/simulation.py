@@ -347,8 +347,11 @@ class Simulation:
 
     @property
     def metric(self) -> str:
-        """The column that says how good the model is."""
-        return f"test_{metric_of(self.settings.loss)}"
+        """The column that says how good the model is, of those that are measured."""
+        name = metric_of(self.settings.loss)
+        if self.fed.test is not None:
+            return f"test_{name}"
+        return "train_loss" if validation_rows(self.fed) is None else f"validation_{name}"
 
     def evaluate(self, *, training: bool = False, per_client: bool = False) -> dict[str, float]:
         """The global model on the test set: test_loss and test_accuracy, test_recall_at_5 or test_mse; the same on the

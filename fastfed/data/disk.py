@@ -28,7 +28,7 @@ _FORMAT = "fastfed store 1"
 _HEADER = "store.json"
 _EXPECTED = "a directory that save_store wrote"
 _SOURCE = "convert the data again with fastfed.data.save_store"
-_DEALS = ("rows", "offsets", "test_rows", "test_offsets")
+_DEALS = ("rows", "offsets", "test_rows", "test_offsets", "validation_rows")
 _SPARSE = ("starts", "columns", "values")
 
 

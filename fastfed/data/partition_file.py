@@ -18,7 +18,7 @@ from .errors import DataError
 _FORMAT = "fastfed partition 1"
 _EXPECTED = "a partition that save_partition wrote"
 _SOURCE = "deal the data again, for instance with fastfed.data.dirichlet, and save_partition"
-_ARRAYS = ("rows", "offsets", "test_rows", "test_offsets")
+_ARRAYS = ("rows", "offsets", "test_rows", "test_offsets", "validation_rows")
 
 
 def save_partition(fed: Federated, path: str | os.PathLike[str]) -> None:

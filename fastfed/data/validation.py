@@ -35,6 +35,10 @@ def hold_out(
         raise TypeError(f"fed: {fed.name} makes its examples when they are asked for; there are none to hold out")
     if fed.validation_rows is not None:
         raise ValueError(f"fed: {fed.name} has a validation set already")
+    if len(fed.rows.unique()) < len(fed.rows):
+        raise ValueError(
+            f"fed: some examples of {fed.name} are dealt twice; held out here, they would be trained on there"
+        )
     held = _of_examples(fed, share, seed) if of == "examples" else _of_clients(fed, share, seed)
     if not len(held.rows):
         raise ValueError(f"share: {share} of {fed.name} leaves no example to train on")

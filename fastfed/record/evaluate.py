@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from queue import SimpleQueue
 from typing import NamedTuple
@@ -11,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ..data import Examples, Federation, Sparse, Visit
+from ..data import Examples, Federation, Visit
 from ..losses import IGNORED, Loss, LossReduction, find_loss
 from ..train.executors import Predict
 from ..train.model import LocalModel
@@ -251,31 +252,41 @@ def prior_metric(fed: Federation, loss: Loss) -> float | None:
 
     None where there is no test set, the metric is not of classes, or clients' examples are made when visited.
     """
-    name, count = _METRICS[loss] if isinstance(loss, str) and loss in _METRICS else (None, _count_examples)
     rows = getattr(fed, "rows", None)
-    if name not in ("accuracy", "recall_at_5") or fed.test is None or rows is None:
+    if fed.test is None or rows is None or not isinstance(loss, str):
         return None
-    uncounted = tuple(getattr(fed, "uncounted", ()))
-    frequency = _frequencies(fed.examples, rows, uncounted)
-    hits = possible = 0.0
-    for chunk in torch.arange(len(fed.test)).split(_NATIVE_CHUNK):
-        targets = fed.test.targets_of(chunk)
-        classes = max(len(frequency), targets.shape[-1] if name == "recall_at_5" else 0)
-        outputs = torch.zeros(classes).index_copy_(0, torch.arange(len(frequency)), frequency)
-        shape = targets.shape[:1] if name == "recall_at_5" else targets.shape
-        _, right, all_of_them = count(outputs.expand(*shape, classes), targets, uncounted)
-        hits, possible = hits + float(right), possible + float(all_of_them)
+    known, asked = _targets(fed.examples, torch.as_tensor(rows)), _targets(fed.test, torch.arange(len(fed.test)))
+    if loss == "binary_cross_entropy":
+        return _prior_recall(known, asked)
+    if loss == "cross_entropy" and not fed.examples.targets_of(rows[:1]).is_floating_point():
+        return _prior_accuracy(known, asked, getattr(fed, "uncounted", ()))
+    return None
+
+
+def _targets(examples: Examples, rows: Tensor) -> Iterator[Tensor]:
+    """The targets of these rows (n,), a chunk at a time: a data set may be larger than the memory."""
+    return (examples.targets_of(chunk) for chunk in rows.split(_NATIVE_CHUNK))
+
+
+def _prior_recall(known: Iterable[Tensor], asked: Iterable[Tensor]) -> float | None:
+    """Of the five tags that are most frequent in the `known` targets (n, tags)."""
+    counts = sum((targets.double().sum(0) for targets in known), torch.zeros(()).double())
+    five = counts.topk(min(5, len(counts))).indices
+    found = [(float(targets[:, five].sum()), float(targets.sum())) for targets in asked]
+    hits, possible = map(sum, zip(*found, strict=True))
     return hits / possible if possible else None
 
 
-def _frequencies(examples: Examples, rows: Tensor, uncounted: Sequence[int]) -> Tensor:
-    """How often each class or tag is among the targets of these rows (n,): (classes,) float32; 0 of those that count
-    in no accuracy."""
-    targets = examples.targets
-    if isinstance(targets, Sparse):
-        own = [targets.dense(chunk).sum(0) for chunk in rows.split(_NATIVE_CHUNK)]
-        return torch.stack(own).sum(0)
-    labels = targets[rows].flatten()
-    counts = torch.bincount(labels[labels != IGNORED]).float()
-    counts[[label for label in uncounted if label < len(counts)]] = 0
-    return counts
+def _prior_accuracy(known: Iterable[Tensor], asked: Iterable[Tensor], uncounted: Sequence[int]) -> float | None:
+    """Of the label that is most frequent among those that count."""
+    left_out = torch.tensor([IGNORED, *uncounted])
+    counts: Counter[int] = Counter()
+    for targets in known:
+        labels, times = targets[~torch.isin(targets, left_out)].unique(return_counts=True)
+        counts.update(dict(zip(labels.tolist(), times.tolist(), strict=True)))
+    first = min(counts, key=lambda label: (-counts[label], label), default=IGNORED)
+    hits = possible = 0
+    for targets in asked:
+        counted = targets[~torch.isin(targets, left_out)]
+        hits, possible = hits + int((counted == first).sum()), possible + counted.numel()
+    return hits / possible if possible else None

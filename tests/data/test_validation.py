@@ -8,6 +8,8 @@ import pytest
 import torch
 
 import fastfed as ff
+from fastfed.app.config import ConfigError, stand_in
+from fastfed.app.config.source import Data
 from fastfed.data import Federated
 
 
@@ -114,3 +116,31 @@ def test_a_run_with_a_validation_set_is_resumed(fed: Federated, tmp_path: Path) 
     again = ff.Simulation.resume(tmp_path)
     assert again.run(2, progress=False).without_seconds() == sim.run(2, progress=False).without_seconds()
     assert "validation_loss" in again.history.rounds[-1]
+
+
+def test_examples_that_several_clients_have_cannot_be_held_out(fed: Federated) -> None:
+    """What one holds out, another would train on."""
+    twice = ff.data.dirichlet(ff.data.digits(), clients=30, alpha=0.5, examples=50, replacement=True)
+    for of in ("examples", "clients"):
+        with pytest.raises(ValueError, match="fed: some examples of digits are dealt twice"):
+            ff.data.hold_out(twice, 0.2, of=of)  # type: ignore[arg-type]
+
+
+def test_files_keep_what_is_held_out(fed: Federated, tmp_path: Path) -> None:
+    held = ff.data.hold_out(fed, 0.3)
+    ff.data.save_partition(held, tmp_path / "who.npz")
+    assert ff.data.load_partition(ff.data.digits(), tmp_path / "who.npz").fingerprint() == held.fingerprint()
+    ff.data.save_store(held, tmp_path / "store")
+    opened = ff.data.open_store(tmp_path / "store")
+    assert opened.validation_rows is not None
+    assert torch.equal(opened.validation_rows, torch.as_tensor(held.validation_rows))
+
+
+def test_a_configuration_may_take_back_what_its_base_holds_out() -> None:
+    data = {"name": "digits", "partition": "iid", "clients": 5, "validation": 0.2}
+    assert Data.of(data).validation is not None
+    assert Data.of({**data, "validation": "none"}).validation is None
+    with pytest.raises(ConfigError, match=r"data\.validation_of: would be ignored"):
+        Data.of({**data, "validation": "none", "validation_of": "clients"})
+    with pytest.raises(ConfigError, match=r"data\.validation: made-up data is made when it is visited"):
+        stand_in({**data, "name": "mnist"})

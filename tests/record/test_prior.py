@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -56,3 +58,12 @@ def test_where_there_are_no_classes_there_is_none() -> None:
     fed = ff.data.iid(ff.data.digits(), 3)
     assert prior_metric(fed, "mse") is None
     assert prior_metric(ff.data.synthetic_images(clients=3), "cross_entropy") is None
+
+
+def test_tags_may_be_dense_and_numbers_are_no_labels() -> None:
+    tags = (torch.rand(50, 7, generator=torch.Generator().manual_seed(1)) < 0.4).float()
+    fed = Federated("dense", Examples(torch.zeros(50, 1), tags), torch.arange(50), torch.tensor([0, 50]))
+    fed = replace(fed, test=fed.examples)
+    five = tags.sum(0).topk(5).indices
+    assert prior_metric(fed, "binary_cross_entropy") == pytest.approx(float(tags[:, five].sum() / tags.sum()))
+    assert prior_metric(fed, "cross_entropy") is None

@@ -76,3 +76,12 @@ def test_a_training_set_that_is_nowhere_whole_is_refused() -> None:
     sim = ff.Simulation(model, fed, client=ff.clients.SGD(lr=0.1), cohort=2)
     with pytest.raises(ValueError, match=r"evaluate_training: .* makes its examples when they are asked for"):
         sim.run(1, evaluate_training=True, progress=False)
+
+
+def test_the_training_set_may_be_a_target_and_is_not_asked_for_in_vain() -> None:
+    history = simulation().run(
+        60, evaluate_every=1, evaluate_training=True, target={"trainset_accuracy": 0.5}, progress=False
+    )
+    assert history.last("trainset_accuracy") >= 0.5
+    with pytest.raises(ValueError, match="evaluate_training: would be ignored with evaluate_every=0"):
+        simulation().run(1, evaluate_every=0, evaluate_training=True, progress=False)

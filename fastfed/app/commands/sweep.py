@@ -176,9 +176,12 @@ def _value(one: PointOutcome) -> str:
 
 def _show_plan(plan: Plan, jobs: int | None, threads: int | None) -> None:
     from ..sweep.runner import shares
+    from ..sweep.transfer import tuned_points
 
     at_once, each = shares(len(plan.points), jobs, threads or plan.threads)
     say(f"{len(plan.points):,} runs, {at_once} at once with {each} thread{'s' if each > 1 else ''} each")
+    if plan.spec.tune_on:
+        say(f"{len(tuned_points(plan)):,} of them to tune on; of the others, only those with what is chosen there")
     for point in plan.points[:_MOST_POINTS_SHOWN]:
         say(f"  {point.label}, seed {point.seed}")
     if len(plan.points) > _MOST_POINTS_SHOWN:

@@ -29,7 +29,15 @@ _KEYS = (
     "privacy", "compression", "aggregation", "exchange",
 )  # fmt: skip
 # Dotted keys that say how a run is called, where files are and how many hands there are, not what is computed.
-CHANGE_NO_RESULT = ("name", "run.threads", "run.checkpoint_every", "run.keep", f"model.{documents.FROM}", *PATHS)
+CHANGE_NO_RESULT = (
+    "name",
+    "run.threads",
+    "run.checkpoint_every",
+    "run.keep",
+    "run.evaluate_training",
+    f"model.{documents.FROM}",
+    *PATHS,
+)
 _FURTHER = ("timing", "tuner", "privacy", "compression", "aggregation", "exchange")  # tables of settings, each optional
 
 

@@ -24,6 +24,7 @@ from .options import (
     Argument,
     arguments_of,
     checked,
+    either,
     invoke,
     one_of,
     owners,
@@ -38,6 +39,7 @@ _DEALT = "data"  # the argument of a partition that is what a loader gives
 POOLED = "pooled"  # the key of [data] that puts all clients' examples together
 # The keys of [data] that hold examples out, and the arguments of `hold_out` that they are; the first asks for it.
 _VALIDATION = {"validation": "share", "validation_of": "of", "validation_seed": "seed"}
+HELD_OUT = ("validation", POOLED)  # the keys that ask for a part of what is held, or for all of it together
 
 
 @dataclass(frozen=True)
@@ -119,7 +121,7 @@ class Data:
 
 def _validation_of(given: Mapping[str, Any]) -> Source | None:
     """What the keys of a validation set ask for."""
-    wanted = {name: given[key] for key, name in _VALIDATION.items() if key in given and given[key] != NONE}
+    wanted = {name: given[key] for key, name in _VALIDATION.items() if given.get(key) is not None}
     if "share" in wanted:
         return Source("hold_out", hold_out, wanted)
     for key, name in _VALIDATION.items():
@@ -172,7 +174,7 @@ def _data_keys(load: Callable[..., Any], deal: Callable[..., Any] | None) -> dic
     if deal is not None:
         keys["partition"] = str
         keys |= {name: argument for name, argument in arguments_of(deal).items() if name != _DEALT}
-    held = {**arguments_of(hold_out), "share": Argument("share", float, NO_DEFAULT)}  # nothing is held out by itself
+    held = {**arguments_of(hold_out), "share": Argument("share", either([float, one_of(NONE)]), NONE)}
     keys |= {key: replace(held[name], name=key) for key, name in _VALIDATION.items()}
     return keys | {POOLED: Argument(POOLED, bool, False)}
 

@@ -15,7 +15,7 @@ from typing import Any
 from .errors import ConfigError
 from .kinds import LOADERS
 from .options import NONE, arguments_of, checked, require
-from .source import Source, data_model, directories, model_source, named_loader, option_owner, partition_of
+from .source import HELD_OUT, Source, data_model, directories, model_source, named_loader, option_owner, partition_of
 
 SYNTHETIC = "synthetic"
 _FAMILY = f"{SYNTHETIC}_"
@@ -245,6 +245,11 @@ def stand_in(table: Any, model: Any = None) -> dict[str, Any]:
         return {**_features(model), **{key: value for key, value in table.items() if key in _synthetic_keys()}}
     if name not in STAND_INS:
         raise ConfigError(f"--data: nothing stands in for {name!r}, whose shapes only its files tell; name a directory")
+    for key in HELD_OUT:
+        if table.get(key, NONE) not in (NONE, False):
+            raise ConfigError(
+                f"data.{key}: made-up data is made when it is visited; leave it out with --data synthetic"
+            )
     deal = partition_of(load, table)
     assert deal is not None  # what comes with clients has no stand-in
     if table["partition"] not in _DEALS:

@@ -68,7 +68,7 @@ def headline(summaries: Sequence[Summary], metric: str | None) -> str:
     """The finding in one sentence."""
     if metric is None:
         return "No run has been evaluated yet."
-    order = [one for one in ranked(summaries, metric) if one.final is not None]
+    order = [one for one in ranked(_federated(summaries), metric) if one.final is not None]
     if not order:
         return f"No run ended with a finite {name_of(metric)}."
     first = order[0]
@@ -83,6 +83,7 @@ def headline(summaries: Sequence[Summary], metric: str | None) -> str:
 
 def supplement(summaries: Sequence[Summary], metric: str | None, target: float | None) -> str:
     """Who gets to the target first, by rounds and by bytes; empty where nobody does."""
+    summaries = _federated(summaries)
     done = [one for one in summaries if one.rounds_to is not None]
     if metric is None or target is None or not done:
         return ""
@@ -96,6 +97,11 @@ def supplement(summaries: Sequence[Summary], metric: str | None, target: float |
     if _mean(lightest.bytes_to_target) == _mean(quickest.bytes_to_target):
         return f"{sentence} and {sent}."
     return f"{sentence}, and with the fewest bytes by {lightest.group.label}, {sent}."
+
+
+def _federated(summaries: Sequence[Summary]) -> Sequence[Summary]:
+    """Without training in one place, which is there to compare with; unless there is nothing else."""
+    return [one for one in summaries if not one.group.entries[0].is_centralised] or summaries
 
 
 def byte_unit(number: float) -> tuple[str, float]:

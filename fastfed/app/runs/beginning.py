@@ -15,7 +15,7 @@ import torch
 
 from ..._version import __version__
 from ...files import as_json
-from ...record.evaluate import metric_of, prior_metric, validation_rows
+from ...record.evaluate import prior_metric
 from ...simulation import Simulation
 from ..config import Config
 from ..doctor import machine
@@ -74,7 +74,7 @@ def _info(home: Path, config: Config, sim: Simulation) -> dict[str, Any]:
         "status": "running",
         "error": None,
         "seed": config.seed,
-        "metric": _metric(sim),
+        "metric": sim.metric,
         "prior": prior_metric(sim.fed, sim.settings.loss),
         **circumstances(sim),
         "clients": len(sim.fed),
@@ -116,11 +116,3 @@ def circumstances(sim: Simulation) -> dict[str, Any]:
 
 def now() -> str:
     return datetime.now(timezone.utc).isoformat(timespec="seconds")
-
-
-def _metric(sim: Simulation) -> str:
-    """The column that says how good the model is, of those that the run measures."""
-    name = metric_of(sim.settings.loss)
-    if sim.fed.test is not None:
-        return f"test_{name}"
-    return "train_loss" if validation_rows(sim.fed) is None else f"validation_{name}"

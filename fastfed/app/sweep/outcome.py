@@ -48,7 +48,7 @@ def look(point: Point, home: Path, spec: Spec, until: int | None = None) -> Poin
         return PointOutcome(point, FAILED, str(error)) if runs.holds_run(home) else PointOutcome(point)
     history = run.history if until is None else History([row for row in run.history if row["round"] <= until])
     name = spec.metric or run.metric
-    select = spec.select or default_select(run.metric, "validation" in run.config.get("data", {}))
+    select = spec.select or TRAIN_LOSS
     lost = diverged_at(history)
     status = {"running": INTERRUPTED}.get(run.status, run.status)  # nobody runs it any more
     return PointOutcome(
@@ -67,11 +67,6 @@ def look(point: Point, home: Path, spec: Spec, until: int | None = None) -> Poin
         seconds=float(run.info["seconds"]),
         curve=[(int(row["round"]), row[name]) for row in history if name in row],
     )
-
-
-def default_select(metric: str | None, validated: bool) -> str:
-    """What settings are chosen by unless somebody says: never the test set."""
-    return str(metric).replace("test_", "validation_", 1) if validated else TRAIN_LOSS
 
 
 def better(metric: str, value: float | None) -> float:

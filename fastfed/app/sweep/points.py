@@ -7,7 +7,7 @@ import hashlib
 import itertools
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -120,7 +120,20 @@ def plan(
         check_data([point.tables for point in points], data)
         points = [_with_data(point, data) for point in points]
         configs = {point.name: _checked(point, spec) for point in points}
+    if spec.select is None:
+        spec = replace(spec, select=_default_select(configs.values()))
     return Plan(spec, tuple(points), configs)
+
+
+def _default_select(configs: Iterable[Config]) -> str:
+    """What settings are chosen by unless somebody says, the same for all points: the metric on the validation set where
+    all have one and evaluate it, else the training loss; never the test set."""
+    found = set()
+    for config in configs:
+        run = config.resolved()["run"]
+        validated = config.data.validation is not None and bool(run["evaluate_every"])
+        found.add(f"validation_{metric_of(run['loss'])}" if validated else TRAIN_LOSS)
+    return found.pop() if len(found) == 1 else TRAIN_LOSS
 
 
 def _at_home(point: Point, home: Path) -> Point:

@@ -55,11 +55,11 @@ class Variant:
 
 @dataclass(frozen=True)
 class Window:
-    """Which values of a column a run is judged by: those of its last `rounds`, or else the last `evaluations`. The
-    training loss is told every round and not evaluated: it is judged by the last 100 rounds, or the last tenth of a run
-    where that is less."""
+    """Which values of a column a run is judged by: those of its last `rounds`, or the last so many `evaluations`. Where
+    neither is given it is the last one; of the training loss, which is told in every round, those of the last 100
+    rounds, or of the last tenth of a run where that is less."""
 
-    evaluations: int = 1
+    evaluations: int | None = None
     rounds: int | None = None
 
     @classmethod
@@ -67,25 +67,27 @@ class Window:
         """From what was asked for, of which one may be missing, or both."""
         if evaluations is not None and rounds is not None:
             raise ConfigError(f"{where}: give a number of evaluations or of rounds (last_rounds), not both")
-        return cls(1 if evaluations is None else evaluations, rounds)
+        return cls(evaluations, rounds)
 
     def final(self, history: History, column: str) -> float | None:
         """The mean of the column's values that count; None where one of them was not finite, or there are none."""
         rows = [row for row in history if column in row]
-        if self.rounds is None and column == TRAIN_LOSS:
-            rows = rows[-max(1, min(_MOST_ROUNDS, len(history) // 10)) :]
-        elif self.rounds is None:
+        if self.rounds is not None:
+            rows = [row for row in rows if row["round"] > len(history) - self.rounds]
+        elif self.evaluations is not None:
             rows = rows[-self.evaluations :]
         else:
-            rows = [row for row in rows if row["round"] > len(history) - self.rounds]
+            rows = rows[-max(1, min(_MOST_ROUNDS, len(history) // 10)) if column == TRAIN_LOSS else -1 :]
         values = [row[column] for row in rows]
         return statistics.fmean(values) if values and None not in values else None
 
-    def words(self, name: str) -> str:
+    def words(self, column: str, name: str) -> str:
         """A column in words, with what it is the mean of."""
         if self.rounds is not None:
             return f"{name}, last {self.rounds:,} rounds"
-        return f"final {name}" if self.evaluations == 1 else f"{name}, mean of the last {self.evaluations}"
+        if self.evaluations is not None:
+            return f"{name}, mean of the last {self.evaluations}" if self.evaluations > 1 else f"final {name}"
+        return f"{name}, last tenth of the rounds" if column == TRAIN_LOSS else f"final {name}"
 
 
 @dataclass(frozen=True)

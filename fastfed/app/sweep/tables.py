@@ -31,9 +31,9 @@ def ranking(swept: SweepOutcome, most: int = MOST_ROWS) -> Table:
     if seeds > 1:
         table.add_column("seeds", justify="right")
     window = swept.plan.spec.window
-    headings = [window.words(name_of(metric)) if metric else "metric", "best", "rounds", "seconds"]
+    headings = [window.words(metric, name_of(metric)) if metric else "metric", "best", "rounds", "seconds"]
     if select != metric and select is not None:
-        headings.insert(0, f"chosen by {name_of(select)}")
+        headings.insert(0, f"chosen by {window.words(select, name_of(select))}")
     for name in headings:
         table.add_column(name, justify="right")
     table.add_column("status", overflow="fold")

@@ -50,11 +50,26 @@ def test_a_round_sees_as_many_examples_as_a_cohort() -> None:
     assert config.simulation().step()["gradients"] == pytest.approx(0.5 * 2 * len(fed.rows), abs=10)
 
 
+@pytest.mark.parametrize(
+    ("data", "run"),
+    [
+        ({"clients": 100}, {"steps": 10, "batch_size": 64}),  # a client's 14 examples make short batches
+        ({"clients": 100}, {"steps": 10, "batch_size": 20}),
+        ({"clients": 1000}, {"epochs": 1, "batch_size": 20}),  # a round has fewer examples than a batch
+        ({"clients": 50}, {"epochs": 1.5, "batch_size": 7}),
+    ],
+)
+def test_gradients_of_a_round_are_those_of_the_cohort(data: dict[str, Any], run: dict[str, Any]) -> None:
+    changes = {"data": {"name": "digits", "partition": "iid", **data}, "run": {"rounds": 1, "cohort": 5, **run}}
+    config, _ = central(**changes)
+    federated = configs.parse(tables(**changes)).simulation().step()["gradients"]
+    assert config.simulation().step()["gradients"] == pytest.approx(federated, rel=0.05, abs=4)
+
+
 def test_with_all_examples_in_a_batch_it_is_gradient_descent() -> None:
-    """In float64, by autograd: four steps a round, as four clients would take one each. The rate halves after two
-    rounds."""
+    """In float64, by autograd: a step a round, on what all clients together have. The rate halves after two rounds."""
     config, fed = central(
-        run={"rounds": 5, "cohort": 4, "steps": 1, "batch_size": 5000, "seed": 3},
+        run={"rounds": 5, "cohort": 20, "epochs": 1, "batch_size": 5000, "seed": 3},
         client={"rule": "sgd", "lr": 0.3, "weight_decay": 0.01},
         schedule={"client": {"kind": "staircase", "factor": 0.5, "every": 2}},
         model={"name": "mlp", "sizes": [64, 10]},  # smooth: a kink would part float32 from float64
@@ -63,12 +78,12 @@ def test_with_all_examples_in_a_batch_it_is_gradient_descent() -> None:
     sim.run(5, progress=False)
     model = config.make_model().double()
     inputs, targets = fed.examples.batch(fed.rows.unique(), torch.float64)
-    for step in range(20):
+    for step in range(5):
         loss = torch.nn.functional.cross_entropy(model(inputs), targets)
         gradients = torch.autograd.grad(loss, list(model.parameters()))
         with torch.no_grad():
             for weight, gradient in zip(model.parameters(), gradients, strict=True):
-                weight -= 0.3 * 0.5 ** (step // 8) * (gradient + 0.01 * weight)
+                weight -= 0.3 * 0.5 ** (step // 2) * (gradient + 0.01 * weight)
     wanted = sim.packing.pack(model.float())
     torch.testing.assert_close(sim.params, wanted, rtol=1e-4, atol=1e-5)
 
@@ -80,6 +95,7 @@ def test_with_all_examples_in_a_batch_it_is_gradient_descent() -> None:
             {"client": {"rule": "adam", "lr": 0.1}},
             "client: --centralised trains by SGD, as Adam would forget its state",
         ),
+        ({"method": "fathom", "client": {"lr": 0.1}, "server": None}, "tuner: --centralised has nothing to tune by"),
         (
             {"run": {"rounds": 1, "cohort": [[0, 1], [2]], "batch_size": 5}},
             "run.cohort: --centralised does not know how many clients a round has",

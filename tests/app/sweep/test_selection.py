@@ -32,7 +32,7 @@ def history(rounds: int = 250, every: int = 50) -> History:
     ("window", "accuracy", "loss"),
     [
         (Window(), 0.25, 1000 - sum(range(226, 251)) / 25),  # a tenth of the run
-        (Window(evaluations=2), 0.225, 1000 - sum(range(226, 251)) / 25),
+        (Window(evaluations=2), 0.225, 1000 - 249.5),
         (Window(rounds=100), 0.225, 1000 - sum(range(151, 251)) / 100),
         (Window(rounds=3), 0.25, 1000 - 249.0),
     ],
@@ -165,3 +165,17 @@ def test_tables_have_a_row_for_who_learns_nothing(tmp_path: Path) -> None:
     last = [list(column.cells)[-1] for column in table.columns]
     wanted = runs.read(tmp_path / "out" / "points" / swept.outcomes[0].point.name).info["prior"]
     assert last == ["always the most frequent", *[f"{100 * wanted:.1f}%"] * 3]
+
+
+def test_points_of_which_some_have_no_validation_set_are_all_chosen_by_the_training_loss(tmp_path: Path) -> None:
+    """Or a loss of one would be compared with an accuracy of another."""
+    held = '[[sweep.variants]]\nname = "held"\nset = { "data.validation" = 0.2 }\n[[sweep.variants]]\nname = "plain"\n'
+    assert sweep.plan(write(tmp_path, held)).spec.select == "train_loss"
+    assert sweep.plan(write(tmp_path), sets=["data.validation=0.2"]).spec.select == "validation_accuracy"
+    never = ["data.validation=0.2", "run.evaluate_every=0"]
+    assert sweep.plan(write(tmp_path), sets=never).spec.select == "train_loss"
+
+
+def test_a_dry_run_says_how_many_points_are_tuned_on(tmp_path: Path) -> None:
+    said = CliRunner().invoke(app, ["sweep", str(write(tmp_path, TRANSFER)), "--dry-run"])
+    assert "6 of them to tune on" in said.output
