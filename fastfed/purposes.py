@@ -24,4 +24,5 @@ class Purpose(IntEnum):
     FLEET = 10
     COMPRESSION = 11
     AUGMENT = 12
+    DRAW = 13
     DROPOUT = 1 << 16

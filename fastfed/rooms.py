@@ -37,6 +37,7 @@ def make_planner(settings: Settings, fed: Federation, bytes_moved: int) -> Plann
         steps=settings.steps,
         batch_size=settings.batch_size,
         across_epochs=settings.across_epochs,
+        drawn=settings.batches == "drawn",
         counting=(settings.tuner and settings.tuner.counting) or "epochs",
     )
     local.check(len(fed))

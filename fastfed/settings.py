@@ -36,6 +36,7 @@ class Settings:
     steps: int | Sequence[int] | Tensor | None
     batch_size: int
     across_epochs: bool
+    batches: Literal["epochs", "drawn"]
     loss: Loss
     loss_reduction: LossReduction
     batch_norm: Mode
@@ -74,6 +75,8 @@ def check_settings(settings: Settings, fed: Federation) -> None:
     """Refuses kinds that will not do, and settings that another one makes meaningless."""
     if len(fed) == 0:
         raise ValueError("fed: has no clients")
+    if settings.batches not in ("epochs", "drawn"):
+        raise ValueError(f"batches: must be 'epochs' or 'drawn', got {settings.batches!r}")
     _check_optimizers(settings, len(fed))
     _check_timing(settings)
     _check_exchange(settings)

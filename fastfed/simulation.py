@@ -51,9 +51,10 @@ class Simulation:
     `client` and `server` are optimizers of ``ff.clients`` and ``ff.servers``. `cohort`: clients per round (uniformly,
     without replacement), or ``ff.plan.Poisson(rate)``, ids by round, or a function of the round. Each trains for
     `epochs` (default 1; fractions too) or `steps` (one number, or one per client) on batches of `batch_size`;
-    `across_epochs` lets batches cross the borders of epochs. Deltas are averaged by `weights` "examples", "uniform" or
-    one number per client, each divided by its steps with `divide_by_steps`, then clipped to norm `delta_clip`;
-    `aggregation` (``ff.aggregate``) reduces them otherwise than to their mean.
+    `across_epochs` lets batches cross the borders of epochs; `batches` "drawn" draws every batch from all examples of
+    the client, with replacement, instead of going through them in a new order every epoch. Deltas are averaged by
+    `weights` "examples", "uniform" or one number per client, each divided by its steps with `divide_by_steps`, then
+    clipped to norm `delta_clip`; `aggregation` (``ff.aggregate``) reduces them otherwise than to their mean.
     `client_schedule` and `server_schedule` give a learning rate's factor by round (``ff.schedules``, any callable).
     `exchange` is what travels besides the model (``ff.exchange``). `loss` is a name, or a callable on executor "eager".
     `loss_reduction` makes one number of a batch's losses: their "mean"; by "outputs", summed over an example's tags,
@@ -87,6 +88,7 @@ class Simulation:
         steps: int | Sequence[int] | Tensor | None = None,
         batch_size: int = 20,
         across_epochs: bool = False,
+        batches: Literal["epochs", "drawn"] = "epochs",
         loss: Loss = "cross_entropy",
         loss_reduction: LossReduction = "mean",
         batch_norm: Mode = "average",
@@ -114,6 +116,7 @@ class Simulation:
             steps=steps,
             batch_size=batch_size,
             across_epochs=across_epochs,
+            batches=batches,
             loss=loss,
             loss_reduction=loss_reduction,
             batch_norm=batch_norm,
@@ -269,6 +272,7 @@ class Simulation:
             offsets=visit.offsets,
             steps=plan.steps,
             seen=plan.seen,
+            drawn=self.settings.batches == "drawn",
             batch_size=plan.batch_size,
             optimizers=plan.optimizers,
             optimizer_index=plan.optimizer_index,

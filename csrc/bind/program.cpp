@@ -207,6 +207,9 @@ Round round_of(const py::dict& given, const Program& program) {
   r.contrast = contrast_of(given["contrast"], r.clients, program);
   r.shuffle = key_of(given["shuffle"]);
   r.augment = key_of(given["augment"]);
+  r.draw = key_of(given["draw"]);
+  r.drawn = given["drawn"].cast<bool>();
+  FF_REQUIRE(!r.drawn || r.seen, "seen", "given where examples are drawn");
   for (py::handle key : given["dropout"].cast<py::list>()) r.dropout.push_back(key_of(key.cast<py::tuple>()));
   r.round = given["round"].cast<Word>();
   r.weights = data<double>(given["weights"], "weights", r.clients);

@@ -87,8 +87,9 @@ Size Batches::choose_rows(Size step) {
   if (round_->seen) {
     const Size end = std::min((step + 1) * size, round_->seen[position_]);
     for (Size p = step * size; p < end; ++p) {
-      order_of(p / n);
-      rows_[std::size_t(p - step * size)] = mine[order_[std::size_t(p % n)]];
+      if (!round_->drawn) order_of(p / n);
+      const Size which = round_->drawn ? below(n, words_at(round_->draw, p).w[0]) : order_[std::size_t(p % n)];
+      rows_[std::size_t(p - step * size)] = mine[which];
     }
     epoch_ = step * size / n;
     first_ = step * size;
@@ -138,12 +139,16 @@ void Batches::gather_bytes(Size row, float* to) const {
 }
 
 // A function of (seed, round, client, stream position) alone: no batch size, thread or order of clients changes it.
+Words Batches::words_at(const StreamKey& key, Size stream_position) const {
+  const Words counter{
+      {Word(stream_position), Word(stream_position >> 32), Word(round_->ids[position_]), round_->round}};
+  return philox(counter, key.key0, key.key1);
+}
+
 Batches::View Batches::view_at(Size stream_position) const {
   const Augment& augment = examples_->augment;
   const Shape& shape = program_.values().front();
-  const Words counter{
-      {Word(stream_position), Word(stream_position >> 32), Word(round_->ids[position_]), round_->round}};
-  const Words drawn = philox(counter, round_->augment.key0, round_->augment.key1);
+  const Words drawn = words_at(round_->augment, stream_position);
   return {below(augment.height - shape.height + 1, drawn.w[0]), below(augment.width - shape.width + 1, drawn.w[1]),
           augment.flip && drawn.w[2] >> 31 == 1};
 }

@@ -40,6 +40,7 @@ class Batches {
 
   void order_of(Size epoch);
   Size choose_rows(Size step);
+  Words words_at(const StreamKey& key, Size stream_position) const;
   View view_at(Size stream_position) const;
   View middle_view() const;
   void gather_inputs(const Frame& frame, bool training);

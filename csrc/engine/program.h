@@ -84,7 +84,8 @@ struct Round {
   const double* lr;
   const float* corrections;  // (clients, d)
   Contrast contrast;
-  StreamKey shuffle, augment;
+  StreamKey shuffle, augment, draw;
+  bool drawn;  // examples are drawn one by one, with replacement; `seen` says how many
   std::vector<StreamKey> dropout;
   Word round;
   const double* weights;  // what each client's delta is multiplied by

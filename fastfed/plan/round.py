@@ -63,7 +63,7 @@ class LocalWork:
     with a short batch where the examples run out, unless `across_epochs` (the AFO authors' code), where only the very
     last batch of a client may be short. `counting` says how many steps E epochs over n examples in batches of B are:
     "epochs" (default) as many as it takes to see every example in every epoch; "floor" and "ceil" round n*E/B, at
-    least 1 (FATHOM).
+    least 1 (FATHOM). Batches that are `drawn` are all full: each of their examples is any of the client's.
     """
 
     epochs: float | None = None
@@ -71,6 +71,7 @@ class LocalWork:
     batch_size: int = 20
     across_epochs: bool = False
     counting: Counting = "epochs"
+    drawn: bool = False
 
     def __post_init__(self) -> None:
         if (self.epochs is None) == (self.steps is None):
@@ -81,6 +82,8 @@ class LocalWork:
             raise ValueError(f"batch_size: must be a whole number >= 1, got {self.batch_size!r}")
         if self.across_epochs and self.epochs is None:
             raise ValueError("across_epochs: batches follow one another until the epochs are over; it needs epochs")
+        if self.across_epochs and self.drawn:
+            raise ValueError("across_epochs: batches that are drawn have no epochs to cross; leave one of them out")
         if self.steps is not None and bool((torch.as_tensor(self.steps, device="cpu") < 1).any()):
             raise ValueError("steps: must be >= 1")
 
@@ -171,6 +174,8 @@ class PlanTemplate:
             part = parts_of(self.client, clients, round, self.seed)
             steps = _own_steps(self.client.parts, part, clients, steps, sizes, self.local)
             scale = _own_weights(self.client.parts, part, clients, scale)
+        if self.local.drawn:
+            seen = torch.where(sizes > 0, steps * batch_size, 0)
         return RoundPlan(
             round=round,
             cohort=cohort,

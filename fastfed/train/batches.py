@@ -56,11 +56,17 @@ def views_at(work: RoundWork, images: Pixels, ids: Tensor, positions: Tensor) ->
     return images.augment.views(tuple(word.flatten() for word in drawn), images.stored)
 
 
+def drawn_at(work: RoundWork, ids: Tensor, positions: Tensor, counts: Tensor) -> Tensor:
+    """Which of a client's `counts` examples is drawn at a stream position: int64 all, of shapes that go together."""
+    return words(positions, Stream(work.seed, Purpose.DRAW, work.round), clients=ids)[0] * counts >> 32
+
+
 class Batches:
     """The batches of the client at `position`, one per local step (counted from 0).
 
     Its epochs, each a random order of its n examples, follow one another as one stream: stream position p is entry
-    ``p % n`` of epoch ``p // n``, and a batch is a range of positions.
+    ``p % n`` of epoch ``p // n``, and a batch is a range of positions. Where examples are drawn, each position has one
+    of its own.
     """
 
     def __init__(self, work: RoundWork, position: int) -> None:
@@ -68,6 +74,7 @@ class Batches:
         self.rows = work.rows[begin:end]
         self.size = work.batch_size
         self.seen = None if work.seen is None else int(work.seen[position])
+        self._work = work
         self._key = (work.seed, Purpose.SHUFFLE, work.round, int(work.ids[position]))
         self._epoch, self._shuffled = -1, self.rows
 
@@ -79,6 +86,8 @@ class Batches:
         """The example rows of a step's batch: (n,) int64, n at most the batch size."""
         n = len(self.rows)
         begin, end = self._span(step)
+        if self._work.drawn:
+            return self.rows[drawn_at(self._work, torch.tensor(self._key[-1]), self.positions(step), torch.tensor(n))]
         parts = []
         for epoch in range(begin // n, (end - 1) // n + 1):
             first = epoch * n
@@ -181,7 +190,7 @@ class ChunkBatches:
         self.source = upload(rows_of_clients(work, clients), self.device) if rows is None else rows
         counts = work.counts[clients]
         self._ids, self._offsets = work.ids[clients], counts.cumsum(0) - counts
-        self._host = _plans(work, clients)
+        self._work, self._host = work, _plans(work, clients)
         self._there = self._host.to(self.device)
         self._stream = Stream(work.seed, Purpose.SHUFFLE, work.round)
         self._places = torch.arange(max(self.widths, default=0), device=self.device)
@@ -253,12 +262,22 @@ class ChunkBatches:
         self._base, self._shift = upload(torch.stack([base, first * counts - base]), self.device)
         self._shuffled = torch.empty(total + 1, dtype=torch.int64, device=self.device)
         self._shuffled[total:] = 0
+        if self._work.drawn:
+            return self._draw(first * counts, epochs * counts)
         owner = torch.arange(len(counts)).repeat_interleave(epochs)
         turn = torch.arange(len(owner)) - (epochs.cumsum(0) - epochs)[owner]
         tables = (self._ids[owner], first[owner] + turn, counts[owner], base[owner] + turn * counts[owner])
         orders = torch.stack([*tables, self._offsets[owner]])
         for alike in _of_like_size(counts[owner]):
             self._shuffle_alike(orders[:, alike])
+
+    def _draw(self, first: Tensor, examples: Tensor) -> None:
+        """Keeps the rows that are drawn at so many stream positions of each client from its `first` on."""
+        owner = torch.arange(len(first)).repeat_interleave(examples)
+        position = torch.arange(len(owner)) - (examples.cumsum(0) - examples)[owner] + first[owner]
+        of_owner = torch.stack([self._ids[owner], position, self._host.counts[owner], self._offsets[owner]])
+        ids, positions, counts, offsets = upload(of_owner, self.device)
+        self._shuffled[: len(owner)] = self.source[offsets + drawn_at(self._work, ids, positions, counts)]
 
     def _shuffle_alike(self, orders: Tensor) -> None:
         """Enters a table of epochs, (5, n): whose, which, of how many rows, where they go and where they come from."""

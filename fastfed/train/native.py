@@ -119,6 +119,8 @@ class Native:
             "contrast": None if work.contrast is None else self._engine_contrast(work.contrast, len(work)),
             "shuffle": _key(work, Purpose.SHUFFLE),
             "augment": _key(work, Purpose.AUGMENT),
+            "draw": _key(work, Purpose.DRAW),
+            "drawn": work.drawn,
             "dropout": [_key(work, Purpose.DROPOUT + i) for i in range(self.program.dropouts)],
             "round": work.round,
             "weights": multipliers(work, weights).contiguous(),

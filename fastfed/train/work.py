@@ -52,7 +52,8 @@ class RoundWork:
     `start` (d,), or (models, d) with `start_index` (clients,) choosing a row. Client i owns the example rows
     ``rows[offsets[i]:offsets[i + 1]]`` and takes `steps[i]` local steps on batches of `batch_size`: every epoch visits
     its rows in a new order and keeps the last short batch. With `seen` (clients,), batches run on across epoch
-    borders until that many examples have been seen, and only the very last may be short.
+    borders until that many examples have been seen, and only the very last may be short. With `drawn`, which takes
+    `seen`, every example of a batch is drawn from all of the client's, with replacement.
 
     Start models and what else is of their size are on one device, any; all that counts or chooses is on the CPU.
 
@@ -80,6 +81,7 @@ class RoundWork:
     optimizer_index: Tensor | None = None
     lr: Tensor | None = None
     seen: Tensor | None = None
+    drawn: bool = False
     corrections: Tensor | None = None
     preconditioner: Tensor | None = None
     contrast: Contrast | None = None
@@ -227,6 +229,8 @@ def _check_examples(work: RoundWork, clients: int) -> None:
         _int64("seen", work.seen, clients)
         if bool((work.seen < 0).any()):
             raise ValueError("seen: must be >= 0")
+    elif work.drawn:
+        raise ValueError("drawn: examples that are drawn have no epochs that end; give seen, how many each client sees")
 
 
 def _check_models(work: RoundWork, clients: int) -> None:

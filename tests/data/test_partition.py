@@ -284,9 +284,7 @@ def literal_by_label(
             rows = [row for row in order if labels[row] == label]
             weights = np.exp(logs[label] - logs[label].max())
             if balance:
-                weights = np.array(
-                    [w * (len(own) < len(labels) / clients) for w, own in zip(weights, dealt, strict=True)]
-                )
+                weights = weights * [len(own) < len(labels) / clients for own in dealt]
             cuts = (np.cumsum(weights / weights.sum()) * len(rows)).astype(int)[:-1]
             for own, part in zip(dealt, np.split(np.array(rows), cuts), strict=True):
                 own += part.tolist()

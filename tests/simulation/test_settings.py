@@ -65,6 +65,8 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"compression": ff.compression.Sign(), "exchange": SCAFFOLD}, "compression: is for deltas"),
     ({"client": Blend([Part(SGD)], lambda of: 0, resources=[1, 2])}, "resources: must be one for each of the 12"),
     ({"client": Blend([Part(SGD, steps=2)]), "epochs": 1, "across_epochs": True}, "across_epochs: the parts"),
+    ({"batches": "shuffled"}, "batches: must be 'epochs' or 'drawn', got 'shuffled'"),
+    ({"batches": "drawn", "across_epochs": True}, "across_epochs: batches that are drawn have no epochs to cross"),
     ({"client": Blend([Part(ff.clients.SPS())]), "client_schedule": lambda round: 1.0}, "client_schedule: client rule"),
     ({"client": Blend([Part(SGD)], lambda of: 1)}, "choose: must give the number of a part, 0 to 0, got 1"),
 ]
@@ -154,3 +156,21 @@ def test_rates_of_a_summed_loss_are_those_of_its_mean_divided(executor: str) -> 
         assert other["test_loss"] == pytest.approx(times * row["test_loss"], rel=1e-4)
     with pytest.raises(ValueError, match=r"^loss_reduction: must be one of mean, outputs, batch, got 'sum'"):
         trained("sum", 0.6)  # type: ignore[arg-type]
+
+
+def test_every_batch_that_is_drawn_is_full() -> None:
+    """Clients of 10 examples: 3 steps of 7 draw 21 each, where epochs would have 7, 3 and 7."""
+    x, y = torch.randn(40, 6), torch.arange(40) % 3
+    fed = ff.data.from_arrays(x, y, client=torch.arange(40) // 10)
+
+    def trained(**given: Any) -> tuple[Tensor, dict[str, Any]]:
+        torch.manual_seed(0)
+        sim = ff.Simulation(nn.Linear(6, 3), fed, client=SGD, cohort=2, steps=3, batch_size=7, **given)
+        return sim.params, sim.run(2, evaluate_every=0, progress=False).rounds[-1]
+
+    (native, row), (eager, _), (epochs, other) = (
+        trained(batches="drawn", executor="native"), trained(batches="drawn", executor="eager"), trained()
+    )  # fmt: skip
+    torch.testing.assert_close(native, eager, rtol=1e-5, atol=1e-6)
+    assert not torch.allclose(native, epochs, atol=1e-3)
+    assert (row["gradients"], other["gradients"]) == (42, 34)

@@ -245,6 +245,9 @@ def _cases() -> list[Case]:
         Case("cnn", ("sgd", "adam delayed by epochs"), frozenset({"seen", "lr", "models", "clip"})),
         Case("augmented", ("sgd", "adam delayed by epochs"), frozenset({"seen", "lr", "models", "clip"})),
         Case("mlp", ("sgd corrected",), frozenset({"cosine after"})),
+        Case("softmax", ("sgd",), frozenset({"drawn"})),
+        Case("mlp", ("sps corrected",), frozenset({"drawn", "models"})),
+        Case("augmented", ("sgd", "adam delayed by epochs"), frozenset({"drawn", "lr"})),
         Case("tags", ("adagrad", "sm3"), frozenset({"preconditioner", "divide"})),
         Case("tags", ("momentum",), frozenset({"seen", "corrections"})),
         Case("tagger", ("adam",), frozenset({"preconditioner", "corrections", "uniform"})),
@@ -303,6 +306,8 @@ def work_of(case: Case, dtype: torch.dtype) -> RoundWork:
         asked["start_index"] = torch.randint(3, (clients,), generator=g)
     if "seen" in case.asks:
         asked["seen"] = torch.tensor([13, 9, 18, 7, 0, 20, 6])
+    if "drawn" in case.asks:
+        asked |= {"seen": torch.tensor([16, 12, 24, 8, 12, 7, 4]), "drawn": True}
     if "lr" in case.asks:
         asked["lr"] = 0.02 + 0.1 * torch.rand(clients, generator=g, dtype=torch.float64)
     if "corrections" in case.asks:

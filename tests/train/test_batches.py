@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from scipy import stats
 
 from fastfed import kernels
 from fastfed.purposes import Purpose
@@ -44,6 +45,38 @@ def test_epochs_keep_their_last_short_batch(client: int) -> None:
         epoch, rows = expected[step]
         assert batches.epoch(step) == epoch
         assert batches.at(step).tolist() == rows
+
+
+@pytest.mark.parametrize("batch_size", [3, 20])
+def test_drawn_examples_are_any_of_the_client_s(batch_size: int) -> None:
+    """The first of the four numbers that a stream position has says which; batches are full, also of few examples."""
+    work = work_of(seen=torch.full((4,), 7 * batch_size), drawn=True, batch_size=batch_size)
+    chunk = ChunkBatches(work, torch.tensor([2, 0, 3, 1]), memory=8)  # a window for every step
+    for place, client in enumerate([2, 0, 3, 1]):
+        own = work.rows[work.offsets[client] : work.offsets[client + 1]].tolist()
+        stream = kernels.Stream(12, Purpose.DRAW, 5, client=int(work.ids[client]))
+        numbers = kernels.uniform(4 * 7 * batch_size, stream)[::4].tolist()
+        expected = [own[int(number * len(own))] for number in numbers]
+        alone = Batches(work, client)
+        for step in range(7):
+            wanted = expected[step * batch_size : (step + 1) * batch_size]
+            assert alone.at(step).tolist() == wanted
+            rows, real = chunk.rows(step)
+            assert rows[place].tolist() == wanted
+            assert bool(real[place].all())
+
+
+def test_draws_are_uniform_and_repeat() -> None:
+    work = work_of(seen=torch.full((4,), 9000), drawn=True, batch_size=9000, steps=torch.ones(4, dtype=torch.int64))
+    counts = torch.bincount(Batches(work, 0).at(0) - 100, minlength=sum(SIZES))
+    counts = counts[counts > 0]
+    assert len(counts) == 9
+    assert stats.chisquare(counts.numpy()).pvalue > 1e-3
+
+
+def test_drawn_examples_say_how_many() -> None:
+    with pytest.raises(ValueError, match=r"^drawn: examples that are drawn have no epochs that end; give seen"):
+        work_of(drawn=True)
 
 
 @pytest.mark.parametrize("client", range(4))
