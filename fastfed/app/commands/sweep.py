@@ -92,6 +92,8 @@ def sweep(
         last=last,
         last_rounds=last_rounds,
     )
+    for text, names in plan.skipped.items():
+        complain(f"--set {text}: left out for {', '.join(names)}, which would ignore it")
     if dry_run:
         _show_plan(plan, jobs, threads)
         return

@@ -266,6 +266,9 @@ def _nested(kind: Any) -> type[BaseModel] | None:
     return None
 
 
+WOULD_IGNORE = "would ignore it"
+
+
 def unknown_key(
     dotted: str,
     subject: str,
@@ -277,7 +280,7 @@ def unknown_key(
     owner = elsewhere(key)
     takes = f"it takes {', '.join(known) or 'none'}"
     if owner is not None:
-        return f"{dotted}: {subject} would ignore it, it is an option of {owner} ({takes})"
+        return f"{dotted}: {subject} {WOULD_IGNORE}, it is an option of {owner} ({takes})"
     return f"{dotted}: {subject} has no such option ({takes}).{nearest(key, known)}"
 
 

@@ -8,7 +8,7 @@ import itertools
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from ...record.history import History
 from ..config import Config, ConfigError, parse
 from ..config import document as documents
 from ..config.errors import in_file
+from ..config.options import WOULD_IGNORE
 from ..config.stand_ins import check_data, with_data
 from ..errors import first_line
 from ..report.entries import Entry, plain
@@ -78,6 +79,7 @@ class Plan:
     spec: Spec
     points: tuple[Point, ...]
     configs: Mapping[str, Config]  # by the points' names
+    skipped: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # --set's texts: variants without such a key
 
     @property
     def threads(self) -> int | None:
@@ -105,9 +107,11 @@ def plan(
     """The sweep that a file and the command line describe; every point's configuration is checked.
 
     `grid` and `sets` are texts such as "client.lr=0.1,1" and "run.rounds=50". Both win over the file: an axis or a
-    setting takes the place of an axis with the same key in ``[sweep]``. `data` is as in ``config.load``.
+    setting takes the place of an axis with the same key in ``[sweep]``. A setting is left out for the variants whose
+    rules would ignore it, as long as there is another that takes it. `data` is as in ``config.load``.
     """
-    document = documents.overridden(documents.read(file), sets)
+    own = [text for text in sets if not text.startswith(f"{TABLE}.")]
+    document = documents.overridden(documents.read(file), [text for text in sets if text not in own])
     fixed = [text.partition("=")[0].strip() for text in sets]
     with in_file(file):
         spec = read_spec(document.pop(TABLE, {})).without(fixed).with_grid(grid)
@@ -115,14 +119,40 @@ def plan(
         for axis in spec.all_axes():
             if axis.key in fixed:
                 raise ConfigError(f"--grid: {axis.key} is given by --set too; give it once")
-        own = [text for text in sets if not text.startswith(f"{TABLE}.")]
-        points = [_at_home(point, Path(file).parent) for point in _points(document, spec, own)]
+        fitting = {variant.name: _fitting(document, spec, variant, own, data) for variant in spec.variants}
+        lost = {text: tuple(name for name, fit in fitting.items() if text not in fit) for text in own}
+        skipped = {text: names for text, names in lost.items() if 0 < len(names) < len(fitting)}
+        points = [_at_home(point, Path(file).parent) for point in _points(document, spec, own, skipped)]
         check_data([point.tables for point in points], data)
         points = [_with_data(point, data) for point in points]
         configs = {point.name: _checked(point, spec) for point in points}
     if spec.select is None:
         spec = replace(spec, select=_default_select(configs.values()))
-    return Plan(spec, tuple(points), configs)
+    return Plan(spec, tuple(points), configs, skipped)
+
+
+def _fitting(
+    base: Mapping[str, Any], spec: Spec, variant: Variant, sets: Sequence[str], data: Sequence[str]
+) -> list[str]:
+    """Those of the settings that a variant's rules do not ignore, by its first point."""
+    fit = list(sets)
+    settings = {axis.key: axis.values[0] for axis in spec.axes_of(variant)}
+    while fit:
+        ignored = _ignored(_seeded(base, variant, settings, fit, 1)[0], data)
+        lost = [text for text in fit if text.partition("=")[0].strip() in ignored]
+        if not lost:
+            break
+        fit = [text for text in fit if text not in lost]
+    return fit
+
+
+def _ignored(point: Point, data: Sequence[str]) -> set[str]:
+    """The dotted keys of a point that its rules would ignore."""
+    try:
+        parse(_with_data(point, data).tables)
+    except ConfigError as error:
+        return {line.partition(":")[0] for line in str(error).splitlines() if WOULD_IGNORE in line}
+    return set()
 
 
 def _default_select(configs: Iterable[Config]) -> str:
@@ -172,9 +202,12 @@ def _check_column(option: str, column: str, config: Config) -> None:
 # ---- making them ----------------------------------------------------------------------------------------------------
 
 
-def _points(base: Mapping[str, Any], spec: Spec, sets: Sequence[str]) -> list[Point]:
+def _points(
+    base: Mapping[str, Any], spec: Spec, sets: Sequence[str], skipped: Mapping[str, tuple[str, ...]]
+) -> list[Point]:
     made: list[Point] = []
     for variant in spec.variants or (None,):
+        own = [text for text in sets if variant is None or variant.name not in skipped.get(text, ())]
         axes = spec.axes_of(variant)
         number = spec.seeds
         for axis in axes:
@@ -183,7 +216,7 @@ def _points(base: Mapping[str, Any], spec: Spec, sets: Sequence[str]) -> list[Po
             raise ConfigError(f"--grid: comes to {number:,} runs; more than {_MOST_POINTS:,} are surely a mistake")
         for values in itertools.product(*(axis.values for axis in axes)):
             settings = dict(zip((axis.key for axis in axes), values, strict=True))
-            made += _seeded(base, variant, settings, sets, spec.seeds)
+            made += _seeded(base, variant, settings, own, spec.seeds)
     return made
 
 

@@ -161,3 +161,37 @@ def test_too_many_points_are_a_mistake(tmp_path: Path) -> None:
     grid = [f"{key}=1:1000:lin1000" for key in ("client.lr", "server.lr")]
     with pytest.raises(ConfigError, match=r"--grid: comes to 1,000,000 runs"):
         sweep.plan(write(tmp_path), grid)
+
+
+RULES = """
+[[sweep.variants]]
+name = "averaging"
+set = { server = { rule = "sgd", lr = 1.0 } }
+
+[[sweep.variants]]
+name = "Adam"
+set = { server = { rule = "adam", lr = 0.1 } }
+
+[[sweep.variants]]
+name = "Yogi"
+set = { server = { rule = "yogi", lr = 0.1 } }
+"""
+
+
+def test_a_setting_is_left_out_where_a_rule_would_ignore_it(tmp_path: Path) -> None:
+    file = write(tmp_path, RULES)
+    plan = sweep.plan(file, sets=["server.tau=0.25", "run.rounds=3"])
+    servers = {point.variant: plan.configs[point.name].settings["server"] for point in plan.points}
+    assert [getattr(server, "tau", None) for server in servers.values()] == [None, 0.25, 0.25]
+    assert plan.skipped == {"server.tau=0.25": ("averaging",)}
+    assert {config.run_settings["rounds"] for config in plan.configs.values()} == {3}
+
+
+def test_a_setting_that_no_variant_takes_is_refused(tmp_path: Path) -> None:
+    file = write(tmp_path, RULES)
+    with pytest.raises(ConfigError, match=r"server.momentum: .* would ignore it, .*\(in the point averaging\)"):
+        sweep.plan(file, sets=["server.momentum=0.9"])
+    with pytest.raises(ConfigError, match=r"server.tau: .*\(in the point Adam\)"):
+        sweep.plan(file, sets=["server.tau=-1"])
+    with pytest.raises(ConfigError, match=r"server.tua: .* has no such option"):
+        sweep.plan(file, sets=["server.tua=0.1"])
