@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Literal, Protocol
 
 from .fleet import Fleet
 from .plan.client_centric import CentricPlanner
@@ -44,7 +44,8 @@ def _whole(name: str, value: object, least: int) -> None:
 @dataclass(frozen=True)
 class ClientCentric:
     """CC: every `buffer` updates the server steps; each comes from a client that started from one of the newest
-    `max_delay` + 1 models, all as likely, and trained for 1 to `epochs` * `randomness` epochs, all as likely.
+    `max_delay` + 1 models, all as likely, and trained for 1 to `epochs` * `randomness` epochs, all as likely, which are
+    drawn for every client, or by `epochs_per` "round" for all clients of a round at once.
 
     `epochs` None: as long as the simulation's own `epochs` or `steps` say.
     """
@@ -53,6 +54,7 @@ class ClientCentric:
     max_delay: int = 5
     epochs: float | None = 3
     randomness: float | None = 2
+    epochs_per: Literal["client", "round"] = "client"
 
     has_clock = False
 
@@ -61,6 +63,12 @@ class ClientCentric:
         _whole("max_delay", self.max_delay, 0)
         if (self.epochs is None) != (self.randomness is None):
             raise ValueError(f"randomness: belongs to epochs, got {self.randomness!r} and {self.epochs!r}")
+        if self.epochs_per not in ("client", "round"):
+            raise ValueError(f"epochs_per: must be 'client' or 'round', got {self.epochs_per!r}")
+        if self.epochs is None and self.epochs_per != "client":
+            raise ValueError(
+                "epochs_per: would be ignored, as the timing draws no epochs; give it epochs, or leave it out"
+            )
         if self.epochs is not None and self.randomness is not None:
             most = self.epochs * self.randomness
             if not 1 - 1e-9 <= most < math.inf or abs(most - round(most)) > 1e-9:
@@ -81,7 +89,8 @@ class ClientCentric:
 
     def begin(self, template: PlanTemplate, bytes_moved: int) -> Planner:
         Uniform(self.buffer).check(template.sizes.numel())
-        return CentricPlanner(template, self.buffer, self.max_delay, self._most_epochs)
+        alike = self.epochs_per == "round"
+        return CentricPlanner(template, self.buffer, self.max_delay, self._most_epochs, alike)
 
 
 # ---- a simulated clock ----------------------------------------------------------------------------------------------

@@ -18,12 +18,14 @@ from .round import Memoryless, PlanTemplate, RoundPlan, Tuning, age_columns
 @dataclass
 class CentricPlanner(Memoryless):
     """Every round, `buffer` clients, each from one of the newest `max_delay` + 1 models and for 1 to `most_epochs`
-    epochs, all as likely (None: as long as the local work says). `version` counts the server's steps."""
+    epochs, all as likely (None: as long as the local work says), with `same_epochs` all of a round alike. `version`
+    counts the server's steps."""
 
     template: PlanTemplate
     buffer: int
     max_delay: int
     most_epochs: int | None
+    same_epochs: bool = False
     version: int = 0
 
     def plan(self, round: int, tuning: Tuning, until: float = math.inf) -> RoundPlan:
@@ -33,6 +35,7 @@ class CentricPlanner(Memoryless):
         epochs = None
         if self.most_epochs is not None:
             epochs = 1 + _drawn(len(cohort), self.most_epochs, Stream(seed, Purpose.EPOCHS, round))
+            epochs = epochs[:1].expand(len(cohort)) if self.same_epochs else epochs
         return self.template.plan(round, cohort, tuning, epochs=epochs, age=age, columns=age_columns(age))
 
     def commit(self) -> None:

@@ -257,3 +257,19 @@ def test_the_same_seed_draws_the_same_and_another_does_not() -> None:
 
     assert told(plans(20, seed=1)) == told(plans(20, seed=1))
     assert told(plans(20, seed=1)) != told(plans(20, seed=2))
+
+
+def test_epochs_may_be_drawn_for_a_round_at_once() -> None:
+    """Clients of 8 examples in batches of 4: two steps an epoch. All of a round alike, and all numbers as likely."""
+    template = PlanTemplate(
+        torch.full((20,), 8), LocalWork(epochs=1, batch_size=4), ff.clients.SGD(lr=0.1), 1.0, seed=3
+    )
+    planner = ff.timing.ClientCentric(epochs_per="round").begin(template, 0)
+    drawn = Counter[int]()
+    for number in range(1200):
+        plan = planner.plan(number, Tuning())
+        assert plan is not None
+        (steps_of_all,) = set(plan.steps.tolist())
+        drawn[steps_of_all] += 1
+    assert sorted(drawn) == [2, 4, 6, 8, 10, 12]
+    assert stats.chisquare(list(drawn.values())).pvalue > 1e-3

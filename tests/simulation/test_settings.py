@@ -95,6 +95,11 @@ def test_what_does_not_go_together_is_refused(settings: dict[str, Any], says: st
         (lambda: ff.timing.ClientCentric(max_delay=-1), "max_delay: must be a whole number >= 0"),
         (lambda: ff.timing.ClientCentric(epochs=3, randomness=0.5), "randomness: epochs . randomness must be a whole"),
         (lambda: ff.timing.ClientCentric(epochs=None), "randomness: belongs to epochs"),
+        (lambda: ff.timing.ClientCentric(epochs_per="step"), "epochs_per: must be 'client' or 'round'"),  # type: ignore[arg-type]
+        (
+            lambda: ff.timing.ClientCentric(epochs=None, randomness=None, epochs_per="round"),
+            "epochs_per: would be ignored",
+        ),
         (lambda: ff.timing.EventDriven(concurrency=0), "concurrency: must be a whole number >= 1"),
         (lambda: ff.timing.EventDriven(3, staleness=-0.5), "staleness: must be a finite number >= 0"),
         (lambda: ff.timing.EventDriven(3, max_age=-1), "max_age: must be a whole number >= 0"),
