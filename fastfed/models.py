@@ -1,4 +1,5 @@
-"""The models of the papers: plain torch layers that torch.fx can trace, so every executor runs them.
+"""The models of the papers: plain torch layers that torch.fx can trace, so every executor runs them, but for batch norm
+and attention, which FastFed's engine lacks: "eager" and "batched" run those.
 
 Papers, as in the documentation: AFO = "Adaptive Federated Optimization", DSGD = "Adaptive Federated Learning with
 Auto-Tuned Clients" (Delta-SGD), CC = "Client-Centric Federated Adaptive Optimization". Shapes leave out the batch.
@@ -8,6 +9,8 @@ All models give logits: the losses want no softmax.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 from typing import Literal
 
@@ -176,6 +179,26 @@ def fmnist_cnn(classes: int = 10, dropout: bool = True) -> nn.Sequential:
 
 
 @remembered
+def mcmahan_cnn(classes: int = 10) -> nn.Sequential:
+    """The CNN of the FedAvg paper (McMahan et al.) for MNIST: (1, 28, 28) -> (classes,); 1,663,370 parameters.
+
+    Two 5x5 convolutions that keep the size, each with ReLU and 2x2 pooling, then a dense layer of 512.
+    """
+    return nn.Sequential(
+        nn.Conv2d(1, 32, 5, padding=2),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(32, 64, 5, padding=2),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(3136, 512),
+        nn.ReLU(),
+        nn.Linear(512, classes),
+    )
+
+
+@remembered
 def lenet(classes: int = 10) -> nn.Sequential:
     """CC's CNN for Fashion-MNIST: (1, 28, 28) -> (classes,); 44,426 parameters."""
     return nn.Sequential(
@@ -211,7 +234,7 @@ def resnet18_gn(classes: int = 10, groups: int = 2) -> nn.Sequential:
 
     A 3x3 stem without pooling, as usual for small pictures; 11,173,962 parameters with 10 classes.
     """
-    return _resnet((2, 2, 2, 2), classes, groups, bottleneck=False)
+    return _resnet((2, 2, 2, 2), classes, partial(nn.GroupNorm, groups), bottleneck=False)
 
 
 @remembered
@@ -220,10 +243,31 @@ def resnet50_gn(classes: int = 100, groups: int = 2) -> nn.Sequential:
 
     A 3x3 stem without pooling; 23,705,252 parameters with 100 classes.
     """
-    return _resnet((3, 4, 6, 3), classes, groups, bottleneck=True)
+    return _resnet((3, 4, 6, 3), classes, partial(nn.GroupNorm, groups), bottleneck=True)
 
 
-def _resnet(depths: tuple[int, ...], classes: int, groups: int, bottleneck: bool) -> nn.Sequential:
+@remembered
+def resnet18_bn(classes: int = 10) -> nn.Sequential:
+    """`resnet18_gn` with batch norm, as first published: (3, H, W) -> (classes,).
+
+    11,173,962 parameters with 10 classes, and 9,600 running statistics: see `batch_norm` of ``Simulation``.
+    """
+    return _resnet((2, 2, 2, 2), classes, nn.BatchNorm2d, bottleneck=False)
+
+
+@remembered
+def resnet50_bn(classes: int = 100) -> nn.Sequential:
+    """`resnet50_gn` with batch norm: (3, H, W) -> (classes,).
+
+    23,705,252 parameters with 100 classes, and 53,120 running statistics.
+    """
+    return _resnet((3, 4, 6, 3), classes, nn.BatchNorm2d, bottleneck=True)
+
+
+Norm = Callable[[int], nn.Module]  # of so many channels
+
+
+def _resnet(depths: tuple[int, ...], classes: int, norm: Norm, bottleneck: bool) -> nn.Sequential:
     residuals: list[nn.Module] = []
     channels = 64
     for stage, depth in enumerate(depths):
@@ -233,22 +277,125 @@ def _resnet(depths: tuple[int, ...], classes: int, groups: int, bottleneck: bool
             out = 4 * inner if bottleneck else inner
             body = _bottleneck if bottleneck else _basic
             plain = stride == 1 and channels == out
-            shortcut = nn.Identity() if plain else nn.Sequential(*_convolve(channels, out, 1, stride, groups))
-            residuals.append(Residual(body(channels, inner, stride, groups), shortcut))
+            shortcut = nn.Identity() if plain else nn.Sequential(*_convolve(channels, out, 1, stride, norm))
+            residuals.append(Residual(body(channels, inner, stride, norm), shortcut))
             channels = out
-    stem = (*_convolve(3, 64, 3, 1, groups), nn.ReLU())
+    stem = (*_convolve(3, 64, 3, 1, norm), nn.ReLU())
     return nn.Sequential(*stem, *residuals, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, classes))
 
 
-def _convolve(channels: int, out: int, kernel: int, stride: int, groups: int) -> tuple[nn.Module, nn.Module]:
-    return nn.Conv2d(channels, out, kernel, stride, kernel // 2, bias=False), nn.GroupNorm(groups, out)
+def _convolve(channels: int, out: int, kernel: int, stride: int, norm: Norm) -> tuple[nn.Module, nn.Module]:
+    return nn.Conv2d(channels, out, kernel, stride, kernel // 2, bias=False), norm(out)
 
 
-def _basic(channels: int, inner: int, stride: int, groups: int) -> nn.Sequential:
-    first, second = _convolve(channels, inner, 3, stride, groups), _convolve(inner, inner, 3, 1, groups)
+def _basic(channels: int, inner: int, stride: int, norm: Norm) -> nn.Sequential:
+    first, second = _convolve(channels, inner, 3, stride, norm), _convolve(inner, inner, 3, 1, norm)
     return nn.Sequential(*first, nn.ReLU(), *second)
 
 
-def _bottleneck(channels: int, inner: int, stride: int, groups: int) -> nn.Sequential:
-    first, second = _convolve(channels, inner, 1, 1, groups), _convolve(inner, inner, 3, stride, groups)
-    return nn.Sequential(*first, nn.ReLU(), *second, nn.ReLU(), *_convolve(inner, 4 * inner, 1, 1, groups))
+def _bottleneck(channels: int, inner: int, stride: int, norm: Norm) -> nn.Sequential:
+    first, second = _convolve(channels, inner, 1, 1, norm), _convolve(inner, inner, 3, stride, norm)
+    return nn.Sequential(*first, nn.ReLU(), *second, nn.ReLU(), *_convolve(inner, 4 * inner, 1, 1, norm))
+
+
+# ---- transformers ---------------------------------------------------------------------------------------------------
+
+
+class Attention(nn.Module):
+    """Multi-head self-attention, (n, T, width) -> the same; positions of `hidden` (n, T) bool are not looked at.
+
+    Plain products and a softmax: executors "eager" and "batched" run it, FastFed's engine has no attention.
+    """
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        if heads < 1 or width % heads:
+            raise ValueError(f"heads: must divide the width {width}, got {heads}")
+        self.heads = heads
+        self.inputs, self.outputs = nn.Linear(width, 3 * width), nn.Linear(width, width)
+
+    def forward(self, x: Tensor, hidden: Tensor | None = None) -> Tensor:
+        n, length, width = x.shape
+        query, key, value = self.inputs(x).view(n, length, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4)
+        products = query @ key.transpose(-2, -1) / math.sqrt(width // self.heads)
+        if hidden is not None:
+            products = products.masked_fill(hidden[:, None, None, :], float("-inf"))
+        mixed = (products.softmax(-1) @ value).transpose(1, 2).reshape(n, length, width)
+        return self.outputs(mixed)
+
+
+class TransformerBlock(nn.Module):
+    """Attention and a dense layer of `inner` numbers with GELU, each behind a layer norm and added to its input."""
+
+    def __init__(self, width: int, heads: int, inner: int, eps: float = 1e-6) -> None:
+        super().__init__()
+        self.first, self.attention = nn.LayerNorm(width, eps), Attention(width, heads)
+        self.second = nn.LayerNorm(width, eps)
+        self.dense = nn.Sequential(nn.Linear(width, inner), nn.GELU(), nn.Linear(inner, width))
+
+    def forward(self, x: Tensor, hidden: Tensor | None = None) -> Tensor:
+        x = x + self.attention(self.first(x), hidden)
+        return x + self.dense(self.second(x))
+
+
+class VisionTransformer(nn.Module):
+    """Patches of a picture through transformer blocks; the class token's last state goes into the layer `head`."""
+
+    def __init__(self, classes: int, size: int, patch: int, width: int, depth: int, heads: int) -> None:
+        super().__init__()
+        if patch < 1 or size % patch:
+            raise ValueError(f"size: must be a multiple of the patch {patch}, got {size}")
+        self.patches = nn.Conv2d(3, width, patch, patch)
+        self.token = nn.Parameter(torch.zeros(1, 1, width))
+        self.places = nn.Parameter(torch.empty(1, (size // patch) ** 2 + 1, width))
+        nn.init.trunc_normal_(self.places, std=0.02)
+        self.blocks = nn.ModuleList(TransformerBlock(width, heads, 4 * width) for _ in range(depth))
+        self.norm, self.head = nn.LayerNorm(width, 1e-6), nn.Linear(width, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.patches(x).flatten(2).transpose(1, 2)
+        x = torch.cat([self.token.expand(x.shape[0], -1, -1), x], dim=1) + self.places
+        for block in self.blocks:
+            x = block(x)
+        return self.head(self.norm(x)[:, 0])
+
+
+@remembered
+def vit_s16(classes: int = 1000, size: int = 224) -> VisionTransformer:
+    """ViT-S/16, FedAda2's backbone: (3, size, size) -> (classes,); 22,050,664 parameters for 1000 classes at 224.
+
+    12 blocks of width 384 with 6 heads over patches of 16x16. It runs on executors "eager" and "batched".
+    """
+    return VisionTransformer(classes, size, patch=16, width=384, depth=12, heads=6)
+
+
+class TextTransformer(nn.Module):
+    """Tokens through transformer blocks; the mean over those that are no padding (token 0) goes into `head`."""
+
+    def __init__(self, vocabulary: int, length: int, classes: int, width: int, depth: int, heads: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(vocabulary, width)
+        self.places = nn.Parameter(torch.empty(1, length, width))
+        nn.init.normal_(self.places, std=0.02)
+        self.blocks = nn.ModuleList(TransformerBlock(width, heads, 4 * width) for _ in range(depth))
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, classes)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        hidden = tokens == 0
+        hidden = hidden & ~hidden.all(1, keepdim=True)  # of an empty text, all padding is looked at
+        x = self.embedding(tokens) + self.places[:, : tokens.shape[1]]
+        for block in self.blocks:
+            x = block(x, hidden)
+        shown = (~hidden)[..., None].to(x.dtype)
+        return self.head(self.norm((x * shown).sum(1) / shown.sum(1)))
+
+
+@remembered
+def text_transformer(
+    vocabulary: int = 10004, length: int = 64, classes: int = 4, width: int = 128, depth: int = 2, heads: int = 4
+) -> TextTransformer:
+    """A small transformer that tells the class of a text: tokens (length,), 0 pads -> (classes,).
+
+    1,686,020 parameters as it stands, most of them the vocabulary's. It runs on executors "eager" and "batched".
+    """
+    return TextTransformer(vocabulary, length, classes, width, depth, heads)

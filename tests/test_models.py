@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import fastfed as ff
 from fastfed import models
 
 
@@ -35,6 +36,12 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[], Tensor], tuple[int
     "resnet18_gn": (models.resnet18_gn, lambda: pixels(3, 24, 24), (10,), 11_173_962),
     "resnet18_gn, 100 classes": (lambda: models.resnet18_gn(100), lambda: pixels(3, 24, 24), (100,), 11_220_132),
     "resnet50_gn": (models.resnet50_gn, lambda: pixels(3, 24, 24), (100,), 23_705_252),
+    "resnet18_bn": (models.resnet18_bn, lambda: pixels(3, 24, 24), (10,), 11_173_962),
+    "resnet50_bn": (models.resnet50_bn, lambda: pixels(3, 24, 24), (100,), 23_705_252),
+    "mcmahan_cnn": (models.mcmahan_cnn, lambda: pixels(1, 28, 28), (10,), 1_663_370),
+    "vit_s16": (models.vit_s16, lambda: pixels(3, 224, 224), (1000,), 22_050_664),
+    "vit_s16, small pictures": (lambda: models.vit_s16(10, 32), lambda: pixels(3, 32, 32), (10,), 21_595_786),
+    "text_transformer": (models.text_transformer, lambda: tokens(64, 10004), (4,), 1_686_020),
 }
 
 
@@ -107,6 +114,84 @@ def test_group_norm_groups_and_strides() -> None:
     assert {layer.num_groups for layer in model.modules() if isinstance(layer, nn.GroupNorm)} == {4}
     strides = [layer.stride[0] for layer in model.modules() if isinstance(layer, nn.Conv2d)]
     assert strides.count(2) == 6  # in three stages, the first convolution and the shortcut
+
+
+def test_batch_norm_has_the_place_of_group_norm() -> None:
+    plain = [type(layer).__name__ for layer in models.resnet18_bn().modules()]
+    assert plain == [
+        type(layer).__name__.replace("GroupNorm", "BatchNorm2d") for layer in models.resnet18_gn().modules()
+    ]
+    assert sum(b.numel() for name, b in models.resnet50_bn().named_buffers() if "running" in name) == 53_120
+
+
+def twin_of_block(block: models.TransformerBlock, width: int, heads: int, inner: int) -> nn.TransformerEncoderLayer:
+    """torch's own, with the same weights."""
+    twin = nn.TransformerEncoderLayer(
+        width, heads, inner, 0.0, "gelu", layer_norm_eps=1e-6, batch_first=True, norm_first=True, dtype=torch.float64
+    )
+    pairs = {
+        "norm1": block.first, "norm2": block.second, "linear1": block.dense[0], "linear2": block.dense[2],
+        "self_attn.out_proj": block.attention.outputs,
+    }  # fmt: skip
+    for name, layer in pairs.items():
+        twin.get_submodule(name).load_state_dict(layer.state_dict())
+    twin.self_attn.in_proj_weight.data.copy_(block.attention.inputs.weight.data)
+    twin.self_attn.in_proj_bias.data.copy_(block.attention.inputs.bias.data)
+    return twin
+
+
+def test_a_transformer_block_is_torchs() -> None:
+    torch.manual_seed(0)
+    block = models.TransformerBlock(12, 3, 20).double()
+    for p in block.parameters():
+        nn.init.normal_(p)
+    x = torch.randn(4, 5, 12, dtype=torch.float64)
+    hidden = torch.tensor([[False] * 5, [False, False, True, True, True], [False] * 4 + [True], [False] + [True] * 4])
+    twin = twin_of_block(block, 12, 3, 20)
+    torch.testing.assert_close(block(x), twin(x))
+    torch.testing.assert_close(block(x, hidden)[~hidden], twin(x, src_key_padding_mask=hidden)[~hidden])
+
+
+def test_padding_does_not_change_what_a_text_is_taken_for() -> None:
+    torch.manual_seed(0)
+    model = models.text_transformer(50, 9, 3, 8, 2, 2).eval()
+    text = torch.tensor([[4, 7, 2, 0, 0, 0, 0, 0, 0]])
+    torch.testing.assert_close(model(text), model(text[:, :4]))
+    assert model(torch.zeros(2, 9, dtype=torch.int64)).isfinite().all()
+    assert not torch.allclose(model(text), model(torch.tensor([[7, 4, 2, 0, 0, 0, 0, 0, 0]])))  # places matter
+
+
+def test_a_vision_transformer_looks_at_patches_and_their_places() -> None:
+    torch.manual_seed(0)
+    model = models.vit_s16(3, 32).eval()
+    picture = torch.rand(1, 3, 32, 32)
+    with torch.no_grad():
+        swapped = picture.roll(16, 3)  # the same patches, elsewhere
+        assert not torch.allclose(model(picture), model(swapped), atol=1e-6)
+        model.places.zero_()
+        torch.testing.assert_close(model(picture), model(swapped), rtol=1e-4, atol=1e-5)
+    with pytest.raises(ValueError, match="size: must be a multiple of the patch 16, got 30"):
+        models.vit_s16(3, 30)
+    with pytest.raises(ValueError, match="heads: must divide the width 8, got 3"):
+        models.text_transformer(width=8, heads=3)
+
+
+def test_attention_runs_on_eager_and_batched_and_auto_says_why() -> None:
+    g = torch.Generator().manual_seed(0)
+    words, kinds = torch.randint(0, 30, (40, 6), generator=g), torch.randint(0, 3, (40,), generator=g)
+    fed = ff.data.from_arrays(words, kinds, client=torch.arange(40) % 5)
+
+    def run(executor: str) -> ff.Simulation:
+        torch.manual_seed(1)
+        model = models.text_transformer(30, 6, 3, 8, 1, 2)
+        sim = ff.Simulation(model, fed, client=ff.clients.SGD(lr=0.1), cohort=4, batch_size=3, executor=executor)
+        sim.run(2, evaluate_every=0, progress=False)
+        return sim
+
+    sims = {name: run(name) for name in ("eager", "batched", "auto")}
+    torch.testing.assert_close(sims["eager"].params, sims["batched"].params, rtol=1e-3, atol=1e-5)
+    assert sims["auto"].executor.name == "eager"
+    assert "native cannot run this one" in sims["auto"].executor.why
 
 
 def torch_twin(lstm: models.LSTM) -> nn.LSTM:
