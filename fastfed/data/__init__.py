@@ -5,10 +5,12 @@ from .augment import Augment
 from .dataset import Dataset, Federated, Federation, Visit
 from .disk import open_store, save_store
 from .errors import DataError
+from .features import features
 from .generated import Generated
 from .loaders.cifar import cifar10, cifar100
 from .loaders.digits import digits
 from .loaders.idx import emnist, fashion_mnist, mnist, qmnist
+from .loaders.landmarks import gld23k
 from .loaders.leaf import leaf
 from .loaders.shakespeare import shakespeare_plays
 from .loaders.stackexchange import stack_exchange
@@ -20,8 +22,10 @@ from .loaders.synthetic import (
     synthetic_regression,
     synthetic_tags,
     synthetic_text,
+    synthetic_topics,
 )
 from .loaders.tff import federated_cifar100, federated_emnist, federated_shakespeare
+from .loaders.topics import ag_news, dbpedia
 from .partition import dirichlet, dirichlet_by_label, iid, natural, pachinko
 from .partition_file import load_partition, save_partition
 from .picture import draw_labels, draw_partition
@@ -41,9 +45,11 @@ __all__ = [
     "Pixels",
     "Sparse",
     "Visit",
+    "ag_news",
     "as_dataset",
     "cifar10",
     "cifar100",
+    "dbpedia",
     "digits",
     "dirichlet",
     "dirichlet_by_label",
@@ -51,11 +57,13 @@ __all__ = [
     "draw_partition",
     "emnist",
     "fashion_mnist",
+    "features",
     "federated_cifar100",
     "federated_emnist",
     "federated_shakespeare",
     "from_arrays",
     "from_torch",
+    "gld23k",
     "hold_out",
     "iid",
     "leaf",
@@ -78,4 +86,5 @@ __all__ = [
     "synthetic_regression",
     "synthetic_tags",
     "synthetic_text",
+    "synthetic_topics",
 ]

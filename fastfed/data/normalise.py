@@ -31,6 +31,7 @@ STATISTICS: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
     "emnist digits": ((0.1733,), (0.3317,)),
     "emnist mnist": ((0.1733,), (0.3317,)),
     "cifar10": ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
+    "gld23k": ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5)),  # what vision transformers were trained with, not the pixels' own
     "cifar100": ((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)),
 }
 

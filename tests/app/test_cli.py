@@ -48,6 +48,7 @@ ALL = commands(typer.main.get_command(cli.app))
 
 def test_all_commands_are_there() -> None:
     groups = {("bench", "kernels"), ("bench", "rounds"), ("data", "list"), ("data", "check"), ("data", "show")}
+    groups |= {("data", "features")}
     single = {"init", "run", "sweep", "compare", "report", "methods", "schema", "doctor", "demo", "bench", "data"}
     assert set(ALL) == {(), *groups, *((name,) for name in single)}
 

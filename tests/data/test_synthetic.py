@@ -24,6 +24,7 @@ from fastfed.data.loaders.synthetic import (
     synthetic_regression,
     synthetic_tags,
     synthetic_text,
+    synthetic_topics,
     tags,
 )
 from fastfed.losses import LOSSES
@@ -34,6 +35,8 @@ TASKS: dict[str, Any] = {
     "autoencoder": lambda **more: synthetic_autoencoder(50, shape=(1, 8, 9), examples=12, **more),
     "text": lambda **more: synthetic_text(50, examples=12, **more),
     "tags": lambda **more: synthetic_tags(50, words=300, tags=20, examples=12, **more),
+    "topics": lambda **more: synthetic_topics(50, vocabulary=300, examples=12, **more),
+    "topics in bags": lambda **more: synthetic_topics(50, vocabulary=300, examples=12, bag=True, **more),
     "regression": lambda **more: synthetic_regression(50, examples=12, **more),
 }
 
@@ -294,9 +297,9 @@ def test_bags_are_shares_of_a_text() -> None:
 
 def test_bags_count_what_was_drawn() -> None:
     drawn = np.array([[3, 1, 3], [5, 5, 5], [2, 0, 5]], dtype=np.int32)  # 5, the width, stands for nothing
-    bags = tags._bags(drawn, 5, 0.5)
+    bags = tags.bags(drawn, 5, 0.5)
     assert bags.dense(torch.arange(3)).tolist() == [[0, 0.5, 0, 1, 0], [0] * 5, [0.5, 0, 0.5, 0, 0]]
-    told = tags._bags(drawn, 5, None)
+    told = tags.bags(drawn, 5, None)
     assert told.dense(torch.arange(3)).tolist() == [[0, 1, 0, 1, 0], [0] * 5, [1, 0, 1, 0, 0]]
 
 
@@ -355,3 +358,23 @@ def test_regression_without_skew_is_one_line() -> None:
 def test_bad_input_is_named(name: str, make: Any) -> None:
     with pytest.raises((TypeError, ValueError), match=f"^{name}: "):
         make()
+
+
+def test_topics_are_told_by_their_words_and_padded_with_zeros() -> None:
+    fed = synthetic_topics(300, classes=3, vocabulary=200, length=20, examples=20, spread=0, alpha=0.5)
+    examples = fed.visit(torch.arange(300)).examples
+    tokens = examples.inputs
+    assert isinstance(tokens, torch.Tensor)
+    assert int(tokens.max()) <= 199
+    lengths = (tokens > 0).sum(1)
+    assert (int(lengths.min()), int(lengths.max())) == (10, 20)
+    assert bool((tokens[:, 1:][tokens[:, :-1] == 0] == 0).all())  # padding is at the end
+    counts = torch.stack([torch.bincount(tokens[examples.targets == k].flatten(), minlength=200) for k in range(3)])
+    likely = (counts[:, 1:].double() + 1).log()
+    likely -= likely.logsumexp(1, keepdim=True)
+    bags = torch.stack([torch.bincount(row, minlength=200) for row in tokens])[:, 1:].double()
+    guessed = (bags @ likely.T).argmax(1)
+    assert (guessed == examples.targets).double().mean() > 0.8
+    in_bags = synthetic_topics(300, classes=3, vocabulary=200, length=20, examples=20, spread=0, alpha=0.5, bag=True)
+    dense, _ = in_bags.visit(torch.arange(300)).examples.batch(torch.arange(len(tokens)))
+    torch.testing.assert_close(dense[:, 1:].double(), bags / 20)

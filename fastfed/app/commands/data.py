@@ -1,19 +1,22 @@
-"""`fastfed data list | check | show`: what data there is, and who has what of it."""
+"""`fastfed data list | check | show | features`: what data there is, and who has what of it."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ..errors import first_line
 from .run import DataOption, File, Sets
 from .terminal import FAILED, complain, console, say
 
 if TYPE_CHECKING:
     from rich.table import Table
+    from torch import nn
 
     from ...data import Federation
 
@@ -181,6 +184,78 @@ def show(
         except (TypeError, ValueError) as error:
             raise configs.ConfigError(f"{option}: {error}") from error
         say(f"Picture: {path.resolve()}")
+
+
+# ---- features -------------------------------------------------------------------------------------------------------
+
+
+@app.command()
+def features(
+    file: File,
+    out: Annotated[Path, typer.Option(help="The store to write: a new directory.")],
+    sets: Sets = None,
+    data: DataOption = None,
+    head: Annotated[
+        str | None, typer.Option(help="The layer whose inputs are the features. Default: the last nn.Linear.")
+    ] = None,
+    weights: Annotated[
+        Path | None, typer.Option(help="A state_dict of the model, as torch.save wrote it. Default: its first weights.")
+    ] = None,
+) -> None:
+    """Replace the inputs of a configuration's data by the features of its model, which stays as it is.
+
+    The store has the same clients and targets. A file whose data is open_store, directory = STORE, trains a linear
+    model on it: what the whole model would be with all but its last layer frozen.
+
+    Example: fastfed data features landmarks.toml --weights vit.pt --out stores/landmarks
+    """
+    from ...data import features as make_features
+    from ...data import save_store
+    from .. import config as configs
+
+    if out.exists():
+        raise configs.ConfigError(f"--out: {out} exists already; a store is written to a new directory")
+    config = configs.load(file, sets or (), data or ())
+    model = config.make_model()
+    _load_weights(model, weights)
+    fed = config.federation()
+    try:
+        with _counting() as told:
+            made = make_features(fed, model, head, told=told)
+    except (ValueError, RuntimeError, TypeError, IndexError) as error:
+        text = str(error)
+        key = "--head" if text.startswith("head: ") else "model"
+        raise configs.ConfigError(f"{key}: {text.removeprefix('head: ').splitlines()[0]}") from error
+    save_store(made, out)
+    say(f"Store: {out.resolve()}, {len(made.examples):,} examples of {made.examples.inputs.shape[1]} features")  # type: ignore[union-attr]
+
+
+def _load_weights(model: nn.Module, weights: Path | None) -> None:
+    import torch
+
+    from ..config import ConfigError
+
+    if weights is None:
+        return
+    try:
+        model.load_state_dict(torch.load(weights, map_location="cpu", weights_only=True))
+    except Exception as error:
+        raise ConfigError(f"--weights: {weights} does not hold this model's: {first_line(error)}") from error
+
+
+@contextmanager
+def _counting() -> Iterator[Callable[[int, int], None]]:
+    """A bar on a terminal."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("features"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    shown = console(stderr=True)
+    with Progress(*columns, console=shown, disable=not shown.is_terminal) as bar:
+        task = bar.add_task("features", total=None)
+        yield lambda done, of: bar.update(task, completed=done, total=of)
+
+
+# ---- tables ---------------------------------------------------------------------------------------------------------
 
 
 def sizes(fed: Federation) -> Table:

@@ -80,6 +80,16 @@ def _text(vocabulary: int, length: int, rows: float, clients: int, spread: float
     return _Task(f"{_FAMILY}text", given, rows, clients, spread, even={"skew": 0.0})
 
 
+def _topics(classes: int, rows: float, given: Arguments) -> _Task:
+    vocabulary = given["words"] if given["bag"] else given["words"] + 4
+    told = {"classes": classes, "vocabulary": vocabulary, "length": given["length"], "bag": given["bag"]}
+    return _Task(f"{_FAMILY}topics", told, rows, even={"alpha": _EVEN})
+
+
+def _landmarks(given: Arguments) -> _Task:
+    return _images(203, [3, given["size"], given["size"]], 23_080, clients=233, spread=0.6)
+
+
 def _tags(given: Arguments, rows: float, clients: int, spread: float) -> _Task:
     told = {name: given[name] for name in ("words", "tags", "labels")}
     return _Task(f"{_FAMILY}tags", told, rows, clients, spread)
@@ -106,6 +116,9 @@ STAND_INS: Mapping[str, Callable[[Arguments], _Task]] = {
     "shakespeare_plays": lambda given: _text(90, given["length"], 48_589, clients=447, spread=0.73),
     "stack_overflow_nwp": lambda given: _text(given["words"] + 4, given["length"], **_users(given)),
     "stack_overflow_tags": lambda given: _tags(given, **_users(given)),
+    "ag_news": lambda given: _topics(4, 120_000, given),
+    "dbpedia": lambda given: _topics(14, 560_000, given),
+    "gld23k": _landmarks,
     "stack_exchange": lambda given: _tags(given, 1185, clients=643, spread=0.63),  # as much as three small sites
 }
 

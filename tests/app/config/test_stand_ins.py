@@ -39,6 +39,15 @@ TASKS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
         {"name": "stack_overflow_lr", "words": 300, "tags": 20},
         "binary_cross_entropy",
     ),
+    "ag_news": (
+        {"words": 50, "length": 12},
+        {"name": "text_transformer", "vocabulary": 54, "length": 12, "width": 8},
+        "cross_entropy",
+    ),
+    "dbpedia bag": (
+        {"words": 60, "bag": True}, {"name": "softmax_regression", "inputs": 60, "classes": 14}, "cross_entropy",
+    ),
+    "gld23k": ({"size": 16}, {"name": "softmax_regression", "inputs": 768, "classes": 203}, "cross_entropy"),
     "stack_exchange": (
         {"words": 200, "tags": 30}, {"name": "stack_overflow_lr", "words": 200, "tags": 30}, "binary_cross_entropy",
     ),
@@ -47,7 +56,7 @@ TASKS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
 
 def natural(name: str) -> dict[str, Any]:
     own = {"qmnist", "federated_cifar100", "federated_emnist", "federated_shakespeare", "shakespeare_plays"}
-    if name in own or name.startswith("stack"):
+    if name in own or name.startswith(("stack", "gld")):
         return {"partition": "natural"}
     return {"partition": "dirichlet", "clients": 30, "alpha": 0.1, "seed": 4}
 

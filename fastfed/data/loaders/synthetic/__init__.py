@@ -10,6 +10,7 @@ from .regression import synthetic_regression
 from .tags import synthetic_tags
 from .tails import synthetic_heavy_tails
 from .text import synthetic_text
+from .topics import synthetic_topics
 
 __all__ = [
     "synthetic_autoencoder",
@@ -18,4 +19,5 @@ __all__ = [
     "synthetic_regression",
     "synthetic_tags",
     "synthetic_text",
+    "synthetic_topics",
 ]

@@ -71,11 +71,11 @@ class _Tags:
         many = 1 + choice[:, :1] % _MOST_TAGS
         tags = favourites[owner.numpy()[:, None], choice[:, 1:] % _FAVOURITES]
         words = self._words(tags, many, ids)
-        bags = _bags(words, self.words, 1 / _LENGTH)
+        texts = bags(words, self.words, 1 / _LENGTH)
         if self.labels == "one":
-            return Examples(bags, torch.from_numpy(tags[:, 0].astype(np.int64)))
+            return Examples(texts, torch.from_numpy(tags[:, 0].astype(np.int64)))
         told = np.where(np.arange(_MOST_TAGS) < many, tags, self.tags)  # the width stands for no tag
-        return Examples(bags, _bags(told, self.tags, None))
+        return Examples(texts, bags(told, self.tags, None))
 
     def _words(self, tags: NDArray[np.int32], many: NDArray[np.int32], ids: Tensor) -> NDArray[np.int32]:
         """(n, 60) words of texts with the first `many` (n, 1) of the tags (n, 3)."""
@@ -85,7 +85,7 @@ class _Tags:
         return np.where(bits & 1, own, self.common[bits >> (24 - ZIPF_BITS)])
 
 
-def _bags(drawn: NDArray[np.int32], width: int, each: float | None) -> Sparse:
+def bags(drawn: NDArray[np.int32], width: int, each: float | None) -> Sparse:
     """Which numbers below `width` each row of `drawn` (n, draws) has, worth `each` per draw, or 1 however often."""
     ordered = np.sort(drawn, axis=1)
     first = np.ones(ordered.shape, dtype=bool)
