@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 
 import pytest
 import torch
+from torch import nn
 
 from fastfed import models
 from fastfed.data.augment import Augment
@@ -65,7 +67,10 @@ MODELS = {
     ),
     "resnet18_gn": Case(models.resnet18_gn, lambda: picture(3, 9, 8), None, "cross_entropy"),
     "bottlenecks": Case(  # resnet50_gn's, but fewer
-        lambda: models._resnet((1, 2), 5, 4, bottleneck=True), lambda: picture(3, 9, 8), None, "cross_entropy"
+        lambda: models._resnet((1, 2), 5, partial(nn.GroupNorm, 4), bottleneck=True),
+        lambda: picture(3, 9, 8),
+        None,
+        "cross_entropy",
     ),
 }
 

@@ -203,9 +203,9 @@ def without_evaluation(row: dict[str, Any]) -> dict[str, Any]:
 
 # What may cross the border in a round, the training of its clients apart, by room. The host waits once, to know whether
 # the aggregate is finite; `train` is what the simulation does there around its executor.
-USUAL = {"aggregate": Counts(waits=1)}
-COMPRESSED = {"aggregate": Counts(uploads=5, waits=1)}
-PRIVATE = {"aggregate": Counts(uploads=1, waits=1)}
+USUAL = {"step": Counts(waits=1)}
+COMPRESSED = USUAL | {"aggregate": Counts(uploads=5)}
+PRIVATE = USUAL | {"aggregate": Counts(uploads=1)}
 BORDER: dict[str, dict[str, Counts]] = {
     "MOON": USUAL | {"train": Counts(uploads=1), "tune": Counts(uploads=2)},
     "MOON, slow clients": USUAL | {"train": Counts(uploads=1), "tune": Counts(uploads=3)},
@@ -214,14 +214,14 @@ BORDER: dict[str, dict[str, Counts]] = {
     "FATHOM": USUAL | {"tune": Counts(downloads=1)},
     "FedAvg, top 1% of the delta": COMPRESSED,
     "FedAvg, signs": COMPRESSED,
-    "FedAvg, 8 bits": {"aggregate": Counts(uploads=6, waits=1)},
+    "FedAvg, 8 bits": USUAL | {"aggregate": Counts(uploads=6)},
     "poisoned, signs": COMPRESSED,
-    "top-k without feedback": {"aggregate": Counts(uploads=2, waits=1)},
-    "8 bits, clipped": {"aggregate": Counts(uploads=7, waits=1)},
+    "top-k without feedback": USUAL | {"aggregate": Counts(uploads=2)},
+    "8 bits, clipped": USUAL | {"aggregate": Counts(uploads=7)},
     "privacy": PRIVATE,
     "privacy, adaptive": PRIVATE,
     "privacy, nobody comes": PRIVATE,
-    "privacy, top-k": {"aggregate": Counts(uploads=6, waits=1)},
+    "privacy, top-k": USUAL | {"aggregate": Counts(uploads=6)},
     "float64": PRIVATE,
 }
 # In a round with five clients and 16 local steps, the executor alone; lower is better.
