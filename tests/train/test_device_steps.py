@@ -82,7 +82,7 @@ def correction(case: ServerCase) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("moved", [False, True], ids=["same places", "other places"])
-@pytest.mark.parametrize("d", SIZES)
+@pytest.mark.parametrize("d", [pytest.param(d, marks=pytest.mark.exhaustive if d != 33 else ()) for d in SIZES])
 @pytest.mark.parametrize("case", RULES, ids=lambda case: case.id)
 def test_lanes_joined_on_the_way_give_the_same_bits(case: ServerCase, d: int, moved: bool) -> None:
     places = shuffled(d) if moved else None
