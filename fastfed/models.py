@@ -35,8 +35,8 @@ class LSTM(nn.Module):
                 raise ValueError(f"{name}: must be >= 1, got {size}")
         self.input, self.hidden, self.layers = input, hidden, layers
         for layer in range(layers):
-            width = input if layer == 0 else hidden
-            self.register_parameter(f"weight_ih_l{layer}", nn.Parameter(torch.empty(4 * hidden, width)))
+            channels = input if layer == 0 else hidden
+            self.register_parameter(f"weight_ih_l{layer}", nn.Parameter(torch.empty(4 * hidden, channels)))
             self.register_parameter(f"weight_hh_l{layer}", nn.Parameter(torch.empty(4 * hidden, hidden)))
             self.register_parameter(f"bias_l{layer}", nn.Parameter(torch.empty(4 * hidden)))
         self.reset_parameters()
@@ -302,36 +302,36 @@ def _bottleneck(channels: int, inner: int, stride: int, norm: Norm) -> nn.Sequen
 
 
 class Attention(nn.Module):
-    """Multi-head self-attention, (n, T, width) -> the same; positions of `hidden` (n, T) bool are not looked at.
+    """Multi-head self-attention, (n, T, channels) -> the same; positions of `hidden` (n, T) bool are not looked at.
 
     Plain products and a softmax: executors "eager" and "batched" run it, FastFed's engine has no attention.
     """
 
-    def __init__(self, width: int, heads: int) -> None:
+    def __init__(self, channels: int, heads: int) -> None:
         super().__init__()
-        if heads < 1 or width % heads:
-            raise ValueError(f"heads: must divide the width {width}, got {heads}")
+        if heads < 1 or channels % heads:
+            raise ValueError(f"heads: must divide the channels, {channels}, got {heads}")
         self.heads = heads
-        self.inputs, self.outputs = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.inputs, self.outputs = nn.Linear(channels, 3 * channels), nn.Linear(channels, channels)
 
     def forward(self, x: Tensor, hidden: Tensor | None = None) -> Tensor:
-        n, length, width = x.shape
-        query, key, value = self.inputs(x).view(n, length, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4)
-        products = query @ key.transpose(-2, -1) / math.sqrt(width // self.heads)
+        n, length, channels = x.shape
+        query, key, value = self.inputs(x).view(n, length, 3, self.heads, channels // self.heads).permute(2, 0, 3, 1, 4)
+        products = query @ key.transpose(-2, -1) / math.sqrt(channels // self.heads)
         if hidden is not None:
             products = products.masked_fill(hidden[:, None, None, :], float("-inf"))
-        mixed = (products.softmax(-1) @ value).transpose(1, 2).reshape(n, length, width)
+        mixed = (products.softmax(-1) @ value).transpose(1, 2).reshape(n, length, channels)
         return self.outputs(mixed)
 
 
 class TransformerBlock(nn.Module):
     """Attention and a dense layer of `inner` numbers with GELU, each behind a layer norm and added to its input."""
 
-    def __init__(self, width: int, heads: int, inner: int, eps: float = 1e-6) -> None:
+    def __init__(self, channels: int, heads: int, inner: int, eps: float = 1e-6) -> None:
         super().__init__()
-        self.first, self.attention = nn.LayerNorm(width, eps), Attention(width, heads)
-        self.second = nn.LayerNorm(width, eps)
-        self.dense = nn.Sequential(nn.Linear(width, inner), nn.GELU(), nn.Linear(inner, width))
+        self.first, self.attention = nn.LayerNorm(channels, eps), Attention(channels, heads)
+        self.second = nn.LayerNorm(channels, eps)
+        self.dense = nn.Sequential(nn.Linear(channels, inner), nn.GELU(), nn.Linear(inner, channels))
 
     def forward(self, x: Tensor, hidden: Tensor | None = None) -> Tensor:
         x = x + self.attention(self.first(x), hidden)
@@ -341,16 +341,16 @@ class TransformerBlock(nn.Module):
 class VisionTransformer(nn.Module):
     """Patches of a picture through transformer blocks; the class token's last state goes into the layer `head`."""
 
-    def __init__(self, classes: int, size: int, patch: int, width: int, depth: int, heads: int) -> None:
+    def __init__(self, classes: int, size: int, patch: int, channels: int, depth: int, heads: int) -> None:
         super().__init__()
         if patch < 1 or size % patch:
             raise ValueError(f"size: must be a multiple of the patch {patch}, got {size}")
-        self.patches = nn.Conv2d(3, width, patch, patch)
-        self.token = nn.Parameter(torch.zeros(1, 1, width))
-        self.places = nn.Parameter(torch.empty(1, (size // patch) ** 2 + 1, width))
+        self.patches = nn.Conv2d(3, channels, patch, patch)
+        self.token = nn.Parameter(torch.zeros(1, 1, channels))
+        self.places = nn.Parameter(torch.empty(1, (size // patch) ** 2 + 1, channels))
         nn.init.trunc_normal_(self.places, std=0.02)
-        self.blocks = nn.ModuleList(TransformerBlock(width, heads, 4 * width) for _ in range(depth))
-        self.norm, self.head = nn.LayerNorm(width, 1e-6), nn.Linear(width, classes)
+        self.blocks = nn.ModuleList(TransformerBlock(channels, heads, 4 * channels) for _ in range(depth))
+        self.norm, self.head = nn.LayerNorm(channels, 1e-6), nn.Linear(channels, classes)
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.patches(x).flatten(2).transpose(1, 2)
@@ -364,21 +364,21 @@ class VisionTransformer(nn.Module):
 def vit_s16(classes: int = 1000, size: int = 224) -> VisionTransformer:
     """ViT-S/16, FedAda2's backbone: (3, size, size) -> (classes,); 22,050,664 parameters for 1000 classes at 224.
 
-    12 blocks of width 384 with 6 heads over patches of 16x16. It runs on executors "eager" and "batched".
+    12 blocks of 384 channels with 6 heads over patches of 16x16. It runs on executors "eager" and "batched".
     """
-    return VisionTransformer(classes, size, patch=16, width=384, depth=12, heads=6)
+    return VisionTransformer(classes, size, patch=16, channels=384, depth=12, heads=6)
 
 
 class TextTransformer(nn.Module):
     """Tokens through transformer blocks; the mean over those that are no padding (token 0) goes into `head`."""
 
-    def __init__(self, vocabulary: int, length: int, classes: int, width: int, depth: int, heads: int) -> None:
+    def __init__(self, vocabulary: int, length: int, classes: int, channels: int, depth: int, heads: int) -> None:
         super().__init__()
-        self.embedding = nn.Embedding(vocabulary, width)
-        self.places = nn.Parameter(torch.empty(1, length, width))
+        self.embedding = nn.Embedding(vocabulary, channels)
+        self.places = nn.Parameter(torch.empty(1, length, channels))
         nn.init.normal_(self.places, std=0.02)
-        self.blocks = nn.ModuleList(TransformerBlock(width, heads, 4 * width) for _ in range(depth))
-        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, classes)
+        self.blocks = nn.ModuleList(TransformerBlock(channels, heads, 4 * channels) for _ in range(depth))
+        self.norm, self.head = nn.LayerNorm(channels), nn.Linear(channels, classes)
 
     def forward(self, tokens: Tensor) -> Tensor:
         hidden = tokens == 0
@@ -392,10 +392,10 @@ class TextTransformer(nn.Module):
 
 @remembered
 def text_transformer(
-    vocabulary: int = 10004, length: int = 64, classes: int = 4, width: int = 128, depth: int = 2, heads: int = 4
+    vocabulary: int = 10004, length: int = 64, classes: int = 4, channels: int = 128, depth: int = 2, heads: int = 4
 ) -> TextTransformer:
     """A small transformer that tells the class of a text: tokens (length,), 0 pads -> (classes,).
 
     1,686,020 parameters as it stands, most of them the vocabulary's. It runs on executors "eager" and "batched".
     """
-    return TextTransformer(vocabulary, length, classes, width, depth, heads)
+    return TextTransformer(vocabulary, length, classes, channels, depth, heads)

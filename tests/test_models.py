@@ -172,8 +172,8 @@ def test_a_vision_transformer_looks_at_patches_and_their_places() -> None:
         torch.testing.assert_close(model(picture), model(swapped), rtol=1e-4, atol=1e-5)
     with pytest.raises(ValueError, match="size: must be a multiple of the patch 16, got 30"):
         models.vit_s16(3, 30)
-    with pytest.raises(ValueError, match="heads: must divide the width 8, got 3"):
-        models.text_transformer(width=8, heads=3)
+    with pytest.raises(ValueError, match="heads: must divide the channels, 8, got 3"):
+        models.text_transformer(channels=8, heads=3)
 
 
 def test_attention_runs_on_eager_and_batched_and_auto_says_why() -> None:

@@ -41,7 +41,7 @@ TASKS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     ),
     "ag_news": (
         {"words": 50, "length": 12},
-        {"name": "text_transformer", "vocabulary": 54, "length": 12, "width": 8},
+        {"name": "text_transformer", "vocabulary": 54, "length": 12, "channels": 8},
         "cross_entropy",
     ),
     "dbpedia bag": (
