@@ -8,8 +8,9 @@ CC = "Client-Centric Federated Adaptive Optimization".
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from torch import nn
 
@@ -23,43 +24,63 @@ from .servers import Server
 Settings = dict[str, Any]
 
 
+@dataclass(frozen=True)
+class Of:
+    """What an argument of a method becomes: a field of the `setting` that the method makes, `field` if it has another
+    name there. Of the setting "run" it becomes an argument of the simulation itself.
+
+    A file gives the argument in that setting's table. `client_lr`, `server_lr` and the rules `client` and `server` need
+    none of this: their names say it. What has no `Of` is the method's own.
+    """
+
+    setting: Literal["client", "server", "exchange", "tuner", "timing", "run"]
+    field: str | None = None
+
+
+Tau = Annotated[float, Of("server")]
+
+
 def fedavg(client_lr: float, server_lr: float = 1.0) -> Settings:
     """AFO's FedAvg: SGD on clients, the model moves along the mean delta."""
     return {"client": clients.SGD(lr=client_lr), "server": servers.FedAvg(lr=server_lr)}
 
 
-def fedavgm(client_lr: float, server_lr: float = 1.0, momentum: float = 0.9) -> Settings:
+def fedavgm(client_lr: float, server_lr: float = 1.0, momentum: Annotated[float, Of("server")] = 0.9) -> Settings:
     """AFO's FedAvgM: momentum on the server."""
     return {"client": clients.SGD(lr=client_lr), "server": servers.FedAvgM(lr=server_lr, momentum=momentum)}
 
 
-def fedadagrad(client_lr: float, server_lr: float, tau: float = 1e-3) -> Settings:
+def fedadagrad(client_lr: float, server_lr: float, tau: Tau = 1e-3) -> Settings:
     """AFO's FedAdagrad: AdaGrad on the server, without a first moment."""
     return {"client": clients.SGD(lr=client_lr), "server": servers.FedAdagrad(lr=server_lr, tau=tau)}
 
 
-def fedadam(client_lr: float, server_lr: float, tau: float = 1e-3) -> Settings:
+def fedadam(client_lr: float, server_lr: float, tau: Tau = 1e-3) -> Settings:
     """AFO's FedAdam: Adam on the server."""
     return {"client": clients.SGD(lr=client_lr), "server": servers.FedAdam(lr=server_lr, tau=tau)}
 
 
-def fedyogi(client_lr: float, server_lr: float, tau: float = 1e-3) -> Settings:
+def fedyogi(client_lr: float, server_lr: float, tau: Tau = 1e-3) -> Settings:
     """AFO's FedYogi: Yogi on the server."""
     return {"client": clients.SGD(lr=client_lr), "server": servers.FedYogi(lr=server_lr, tau=tau)}
 
 
-def fedams(client_lr: float, server_lr: float, tau: float = 1e-3) -> Settings:
+def fedams(client_lr: float, server_lr: float, tau: Tau = 1e-3) -> Settings:
     """FedAMS: Adam on the server over the largest second moment so far."""
     return {"client": clients.SGD(lr=client_lr), "server": servers.FedAMS(lr=server_lr, tau=tau)}
 
 
-def fedprox(client_lr: float, mu: float, server: Server | None = None) -> Settings:
+def fedprox(client_lr: float, mu: Annotated[float, Of("client", "prox")], server: Server | None = None) -> Settings:
     """FedProx: clients are pulled towards the model they started from, by `mu`."""
     return {"client": clients.SGD(lr=client_lr, prox=mu), "server": server or servers.FedAvg()}
 
 
 def moon(
-    client_lr: float, mu: float = 1.0, temperature: float = 0.5, head: str | None = None, server: Server | None = None
+    client_lr: float,
+    mu: Annotated[float, Of("exchange")] = 1.0,
+    temperature: Annotated[float, Of("exchange")] = 0.5,
+    head: Annotated[str | None, Of("exchange")] = None,
+    server: Server | None = None,
 ) -> Settings:
     """MOON: a term of weight `mu` in the loss draws a client's features, which go into the layer `head` (None: the last
     nn.Linear), to those of the model it started from and away from those of its own last one."""
@@ -73,7 +94,7 @@ def scaffold(client_lr: float = 0.1, server_lr: float = 1.0) -> Settings:
     return {"client": client, "server": server, "exchange": exchange.ControlVariates()}
 
 
-def delta_sgd(same_batch: bool = False, server: Server | None = None) -> Settings:
+def delta_sgd(same_batch: Annotated[bool, Of("client")] = False, server: Server | None = None) -> Settings:
     """DSGD's Delta-SGD: clients find their step sizes; `same_batch` is the authors' code."""
     return {
         "client": clients.DeltaSGD(same_batch=same_batch),
@@ -97,11 +118,11 @@ def fedada2(
     *,
     client_lr: float,
     server_lr: float,
-    eps: float = 1e-8,
-    tau: float = 1e-3,
-    delay: int = 1,
-    beta1: float | None = None,
-    bias_correction: BiasCorrection = None,
+    eps: Annotated[float, Of("client")] = 1e-8,
+    tau: Tau = 1e-3,
+    delay: Annotated[int, Of("client")] = 1,
+    beta1: Annotated[float | None, Of("server")] = None,
+    bias_correction: Annotated[BiasCorrection, Of("client")] = None,
 ) -> Settings:
     """FedAda2 and its relatives: `server` and `client` each "adagrad" or "adam", the client's second moments per
     coordinate or compressed (`sm3`), starting at zero or from the server's (`transmit`, direct joint adaptivity).
@@ -137,18 +158,18 @@ def fedada2(
 
 def fathom(
     client_lr: float,
-    epochs: float = 1,
-    batch_size: int = 20,
-    gamma_lr: float = 0.01,
-    gamma_epochs: float = 0.01,
-    gamma_batch: float = 0.1,
-    alpha: float = 0.5,
-    counting: Literal["floor", "ceil"] | None = None,
-    max_lr: float | None = None,
-    max_epochs: float | None = None,
-    max_batch: float | None = None,
-    cosine: Literal["before", "after"] | None = None,
-    form: Literal["authors", "paper"] = "authors",
+    epochs: Annotated[float, Of("run")] = 1,
+    batch_size: Annotated[int, Of("run")] = 20,
+    gamma_lr: Annotated[float, Of("tuner")] = 0.01,
+    gamma_epochs: Annotated[float, Of("tuner")] = 0.01,
+    gamma_batch: Annotated[float, Of("tuner")] = 0.1,
+    alpha: Annotated[float, Of("tuner")] = 0.5,
+    counting: Annotated[Literal["floor", "ceil"] | None, Of("tuner")] = None,
+    max_lr: Annotated[float | None, Of("tuner")] = None,
+    max_epochs: Annotated[float | None, Of("tuner")] = None,
+    max_batch: Annotated[float | None, Of("tuner")] = None,
+    cosine: Annotated[Literal["before", "after"] | None, Of("tuner")] = None,
+    form: Annotated[Literal["authors", "paper"], Of("tuner")] = "authors",
 ) -> Settings:
     """FATHOM: FedAvg whose learning rate, epochs and batch size start here and follow hypergradients.
 
@@ -174,10 +195,10 @@ def client_centric(
     *,
     client_lr: float,
     server_lr: float | None = None,
-    buffer: int = 5,
-    max_delay: int = 5,
-    epochs: float | None = 3,
-    randomness: float | None = 2,
+    buffer: Annotated[int, Of("timing")] = 5,
+    max_delay: Annotated[int, Of("timing")] = 5,
+    epochs: Annotated[float | None, Of("timing")] = 3,
+    randomness: Annotated[float | None, Of("timing")] = 2,
 ) -> Settings:
     """CC: normalised deltas of clients that started from one of the newest `max_delay` + 1 models and trained for 1 to
     `epochs` * `randomness` epochs; the server steps after every `buffer` of them.
@@ -204,12 +225,12 @@ def client_centric(
 
 def fedbuff(
     client_lr: float,
-    concurrency: int,
-    buffer: int = 10,
+    concurrency: Annotated[int, Of("timing")],
+    buffer: Annotated[int, Of("timing")] = 10,
     server: Server | None = None,
-    staleness: float = 0.0,
-    max_age: int | None = None,
-    fleet: Fleet | None = None,
+    staleness: Annotated[float, Of("timing")] = 0.0,
+    max_age: Annotated[int | None, Of("timing")] = None,
+    fleet: Annotated[Fleet | None, Of("timing")] = None,
 ) -> Settings:
     """FedBuff: `concurrency` clients train at any time, the server steps after every `buffer` updates. An update counts
     (1 + age) ** -`staleness`; one older than `max_age` is refused. `fleet`: how long clients take."""
@@ -225,11 +246,11 @@ def fedbuff(
 
 def fedasync(
     client_lr: float,
-    concurrency: int,
+    concurrency: Annotated[int, Of("timing")],
     server: Server | None = None,
-    staleness: float = 0.0,
-    max_age: int | None = None,
-    fleet: Fleet | None = None,
+    staleness: Annotated[float, Of("timing")] = 0.0,
+    max_age: Annotated[int | None, Of("timing")] = None,
+    fleet: Annotated[Fleet | None, Of("timing")] = None,
 ) -> Settings:
     """FedAsync: FedBuff with a buffer of one. The server moves along the client's own delta, by its learning rate."""
     return fedbuff(client_lr, concurrency, 1, server, staleness, max_age, fleet)

@@ -1,18 +1,17 @@
 """Where the arguments of a method stand in a file: each in the table of what it becomes a part of.
 
-`client_lr` is ``client.lr``; an argument that a made optimizer, timing, tuner or exchange has under the same name
-stands in that one's table; the rule of a side is its table's `rule`. What remains are the method's own switches, in
-``[method_options]``. Nothing of this is listed: the method is called once to see what becomes of its arguments.
+`client_lr` is ``client.lr``; the rule of a side is its table's `rule`; what an argument becomes a field of says
+``ff.methods.Of``, beside the argument. What remains are the method's own switches, in ``[method_options]``.
 """
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
 from functools import cache
 from typing import Any, get_args, get_type_hints
 
+from ...methods import Of
 from ...servers import Server
 from .errors import ConfigError, keyed
 from .kinds import METHODS, SERVERS, find
@@ -27,28 +26,32 @@ _RATES = tuple(f"{side}_lr" for side in SIDES)
 @cache
 def homes(method: str) -> Mapping[str, str]:
     """The dotted key of every argument of a method."""
-    return {name: _home(name, example(method)) for name in inspect.signature(METHODS[method]).parameters}
+    becomes = _becomes(method)
+    return {name: _home(name, becomes.get(name)) for name in inspect.signature(METHODS[method]).parameters}
+
+
+def _becomes(method: str) -> dict[str, Of]:
+    """What the arguments become that say so."""
+    hints = get_type_hints(METHODS[method], include_extras=True)
+    notes = {name: getattr(hint, "__metadata__", ()) for name, hint in hints.items()}
+    return {name: note for name, told in notes.items() for note in told if isinstance(note, Of)}
+
+
+def _home(name: str, becomes: Of | None) -> str:
+    side, _, rest = name.partition("_")
+    if rest and side in SIDES:
+        return f"{side}.{rest}"
+    if name in SIDES:
+        return f"{name}.rule"
+    if becomes is None or becomes.field is not None:  # under another name than the field's, so it has its own place
+        return f"method_options.{name}"
+    return f"{becomes.setting}.{name}"
 
 
 def example(method: str) -> dict[str, Any]:
     """The settings of a method with its defaults; where it has none, any number stands in."""
     settings: dict[str, Any] = METHODS[method](**_stand_ins(method))
     return settings
-
-
-def _home(name: str, settings: Mapping[str, Any]) -> str:
-    side, _, rest = name.partition("_")
-    if rest and side in SIDES:
-        return f"{side}.{rest}"
-    if name in SIDES:
-        return f"{name}.rule"
-    if name in settings:
-        return f"run.{name}"
-    for part in PARTS:
-        made = settings.get(part)
-        if is_dataclass(made) and any(field.name == name for field in fields(made)):
-            return f"{part}.{name}"
-    return f"method_options.{name}"
 
 
 def needed(method: str) -> tuple[str, ...]:
@@ -65,10 +68,6 @@ def _stand_ins(method: str) -> dict[str, Any]:
     return {name: 1 if hints[name] is int else 0.1 for name in needed(method)}
 
 
-class _Traced(float):
-    """A number that is known again, by its identity, in whatever a method makes of it."""
-
-
 def own_options(method: str) -> tuple[str, ...]:
     """The arguments that stand in ``[method_options]``."""
     return tuple(name for name, home in homes(method).items() if home == f"method_options.{name}")
@@ -78,17 +77,7 @@ def own_options(method: str) -> tuple[str, ...]:
 def decided(method: str) -> Mapping[str, str]:
     """The dotted keys whose values follow from one of the numbers in ``[method_options]``, with its name: a file that
     gives both must mean the same."""
-    known = arguments_of(METHODS[method])
-    traced = {name: _Traced(0.1) for name in own_options(method) if known[name].type is float}
-    made = METHODS[method](**{**_stand_ins(method), **traced})
-    parts = {part: written(made.get(part)) or {} for part in PARTS}
-    return {
-        f"{part}.{key}": name
-        for name, number in traced.items()
-        for part, held in parts.items()
-        for key, value in held.items()
-        if value is number
-    }
+    return {f"{of.setting}.{of.field}": name for name, of in _becomes(method).items() if of.field is not None}
 
 
 def own_model(method: str) -> Any:
