@@ -12,7 +12,7 @@ constexpr std::int64_t kSumSpan = 8192;
 
 template <class T> T* at(T* vector, std::int64_t offset) { return vector ? vector + offset : nullptr; }
 
-std::int64_t width_of(DeltaType type, std::size_t same) { return std::int64_t(type == kSame ? same : sizeof(Half)); }
+std::int64_t bytes_of(DeltaType type, std::size_t same) { return std::int64_t(type == kSame ? same : sizeof(Half)); }
 
 // fill(begin, n, span) puts the delta of n elements into the span, then the rule consumes it.
 template <class T, class Fill>
@@ -50,11 +50,11 @@ void server_step(ServerFormula formula, const ServerVectors<T>& vec, const void*
 
 template <class T> void weighted_sum(std::int64_t d, const Deltas<T>& deltas, T* out, int threads) {
   const auto weigh = vector_loops<T>().weigh[deltas.type];
-  const std::int64_t width = width_of(deltas.type, sizeof(T));
+  const std::int64_t bytes = bytes_of(deltas.type, sizeof(T));
   const char* data = static_cast<const char*>(deltas.data);
   for_chunks(d, threads, [&](std::int64_t begin, std::int64_t n) {
     for (std::int64_t i = begin; i < begin + n; i += kSumSpan)
-      weigh(std::min(kSumSpan, begin + n - i), out + i, data + i * width, d, deltas.weights, deltas.clients);
+      weigh(std::min(kSumSpan, begin + n - i), out + i, data + i * bytes, d, deltas.weights, deltas.clients);
   });
 }
 
@@ -62,10 +62,10 @@ template <class T>
 void aggregate_step(ServerFormula formula, const ServerVectors<T>& vec, const Deltas<T>& deltas, bool of_delta,
                     const ServerNumbers<T>& numbers, int threads) {
   const auto weigh = vector_loops<T>().weigh[deltas.type];
-  const std::int64_t width = width_of(deltas.type, sizeof(T));
+  const std::int64_t bytes = bytes_of(deltas.type, sizeof(T));
   const char* data = static_cast<const char*>(deltas.data);
   step_by_spans(formula, vec, of_delta, numbers, threads, [&](std::int64_t begin, std::int64_t n, T* span) {
-    weigh(n, span, data + begin * width, vec.d, deltas.weights, deltas.clients);
+    weigh(n, span, data + begin * bytes, vec.d, deltas.weights, deltas.clients);
   });
 }
 

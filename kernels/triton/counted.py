@@ -49,7 +49,8 @@ class _Counting(Observer):
     def __init__(self) -> None:
         self.launches: list[Counts] = []
         self._begins, self._names = np.empty(0, dtype=np.uint64), list[str]()
-        self._touched: dict[int, list[tuple[str, np.ndarray]]] = {}  # by width: kinds and addresses, in their order
+        # by bytes of an element: kinds and addresses, in their order
+        self._touched: dict[int, list[tuple[str, np.ndarray]]] = {}
 
     def launch_starts(self, launch: Started) -> None:
         self.launches.append(Counts(launch.kernel))
@@ -60,12 +61,12 @@ class _Counting(Observer):
 
     def launch_ends(self) -> None:
         counts = self.launches[-1]
-        for width, touched in self._touched.items():
+        for item_bytes, touched in self._touched.items():
             addresses = np.concatenate([found for _, found in touched])
             written = np.concatenate([np.full(found.size, kind == WRITE) for kind, found in touched])
             _, first = np.unique(addresses, return_index=True)
-            counts.distinct_read += width * int((~written[first]).sum())
-            counts.distinct_written += width * np.unique(addresses[written]).size
+            counts.distinct_read += item_bytes * int((~written[first]).sum())
+            counts.distinct_written += item_bytes * np.unique(addresses[written]).size
         self._touched = {}
 
     def program_starts(self, index: tuple[int, int, int]) -> None:
@@ -75,13 +76,13 @@ class _Counting(Observer):
         counts, size = self.launches[-1], access.starts.size
         if size:
             owner = int(np.searchsorted(self._begins, np.uint64(access.starts[0]), side="right")) - 1
-            counts.by_argument[self._names[owner]] += size * access.width
+            counts.by_argument[self._names[owner]] += size * access.item_bytes
         if access.kind in (READ, WRITE):
-            self._touched.setdefault(access.width, []).append((access.kind, np.unique(access.starts)))
+            self._touched.setdefault(access.item_bytes, []).append((access.kind, np.unique(access.starts)))
         if access.kind == READ:
-            counts.bytes_read += size * access.width
+            counts.bytes_read += size * access.item_bytes
         elif access.kind == WRITE:
-            counts.bytes_written += size * access.width
+            counts.bytes_written += size * access.item_bytes
         else:
             counts.atomics += size
 

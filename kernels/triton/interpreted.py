@@ -43,14 +43,14 @@ class Started:
 class Access:
     """One instruction of one program on memory, without its masked elements.
 
-    `starts` (n,) are addresses of elements of `width` bytes; `positions` (n,) where those stand in the tile of `shape`;
+    `starts` (n,) are addresses of elements of `item_bytes`; `elements` (n,) which of the tile of `shape` those are;
     `bits` (n,) what a write stores, as unsigned integers, else None.
     """
 
     kind: str
     starts: np.ndarray
-    width: int
-    positions: np.ndarray
+    item_bytes: int
+    elements: np.ndarray
     shape: tuple[int, ...]
     bits: np.ndarray | None
     places: tuple[_Place, ...]
@@ -212,18 +212,18 @@ def _multiplying(before: Any, observer: Observer) -> Any:
 
 def _access(kind: str, ptrs: Any, mask: Any, value: Any = None) -> Access:
     addresses = ptrs.data
-    shape, width = addresses.shape, max(1, ptrs.get_element_ty().primitive_bitwidth // 8)
+    shape, item_bytes = addresses.shape, max(1, ptrs.get_element_ty().primitive_bitwidth // 8)
     exists = None if mask is None else np.broadcast_to(mask.data, shape).reshape(-1)
-    starts, positions = addresses.astype(np.int64).reshape(-1), _positions(addresses.size)
+    starts, elements = addresses.astype(np.int64).reshape(-1), _elements(addresses.size)
     bits = None if value is None else _bits(np.broadcast_to(value.data, shape).reshape(-1))
     if exists is not None and not exists.all():
-        starts, positions = starts[exists], positions[exists]
+        starts, elements = starts[exists], elements[exists]
         bits = None if bits is None else bits[exists]
-    return Access(kind, starts, width, positions, shape, bits, _places())
+    return Access(kind, starts, item_bytes, elements, shape, bits, _places())
 
 
 @lru_cache(maxsize=64)
-def _positions(size: int) -> np.ndarray:
+def _elements(size: int) -> np.ndarray:
     return np.arange(size)
 
 

@@ -8,8 +8,8 @@ Inside a program, between two barriers, an address that one instruction writes m
 instruction: not read after it, not written again (not even with the same value), not read before it. Nor may one
 instruction write two values to one address. Turns of a loop are different instructions.
 
-The one exception is an element updated in place: read, then written, at the same position of a tile of the same shape
-and width, in a tile of at least as many elements as the program has threads. Such tiles are laid out without copies:
+The one exception is an element updated in place: read, then written, at the same place in a tile of the same shape
+and type, in a tile of at least as many elements as the program has threads. Such tiles are laid out without copies:
 one thread alone reads the element. Either the same thread writes it, after its own read (``Traffic.in_place_layouts``
 shows that the compiled layouts agree), or another that had to wait for the value because what it writes is made of it.
 Smaller tiles and single numbers are read by several threads each, of which one writes while another may still have to
@@ -195,11 +195,12 @@ class _Memory:
 
     def refuse_strays(self, access: Access, kernel: str) -> None:
         storage = self.storage_of(access.starts)
-        stray = (storage < 0) | (access.starts + access.width > self.ends[storage]) if self.ends.size else storage < 0
+        ends = access.starts + access.item_bytes
+        stray = (storage < 0) | (ends > self.ends[storage]) if self.ends.size else storage < 0
         if stray.any():
-            position = np.unravel_index(int(access.positions[stray.argmax()]), access.shape)
+            element = np.unravel_index(int(access.elements[stray.argmax()]), access.shape)
             raise RaceError(
-                f"{kernel}: {access.line}: element {tuple(map(int, position))} of the tile {access.shape} is outside "
+                f"{kernel}: {access.line}: element {tuple(map(int, element))} of the tile {access.shape} is outside "
                 f"of every argument, and not masked"
             )
 
@@ -216,8 +217,8 @@ class _Memory:
         inside = [(t.data_ptr(), name) for name, t in self.tensors.items() if begin <= t.data_ptr() <= address]
         inside = [(at, name) for at, name in inside if self.tensors[name].untyped_storage().data_ptr() == begin]
         at, name = max(inside, default=(int(begin), f"storage {storage}"), key=lambda found: found[0])
-        width = self.tensors[name].element_size() if name in self.tensors else 1
-        return name, (address - at) // width
+        item_bytes = self.tensors[name].element_size() if name in self.tensors else 1
+        return name, (address - at) // item_bytes
 
 
 # ---- the rules ------------------------------------------------------------------------------------------------------
@@ -230,11 +231,11 @@ class _Elements:
     group: np.ndarray  # 0, 0, 0, 1, 1, ...
     begins: np.ndarray  # of every group
     start: np.ndarray
-    width: np.ndarray
+    item_bytes: np.ndarray
     instruction: np.ndarray
     owner: np.ndarray
     kind: np.ndarray  # 0 a read, 1 a write, others atomic
-    position: np.ndarray
+    element: np.ndarray
     tile: np.ndarray  # equal for tiles of equal shape
     tile_size: np.ndarray
     bits: np.ndarray
@@ -267,9 +268,9 @@ def _shared_elements(accesses: list[Access], owners: list[int] | None) -> _Eleme
     sizes = [access.starts.size for access in accesses]
     start = np.concatenate([access.starts for access in accesses])
     kinds = _numbered([READ, WRITE], [access.kind for access in accesses])
-    width, kind = np.repeat([access.width for access in accesses], sizes), np.repeat(kinds, sizes)
+    item_bytes, kind = np.repeat([access.item_bytes for access in accesses], sizes), np.repeat(kinds, sizes)
     order = np.argsort(start, kind="stable")  # stable: members of a group stay in the program's order
-    ends = np.maximum.accumulate((start + width)[order])
+    ends = np.maximum.accumulate((start + item_bytes)[order])
     opens = np.concatenate([[True], start[order][1:] >= ends[:-1]])  # overlapping bytes belong together
     kept = _written_and_shared(opens, kind[order] != 0)
     if not kept.any():
@@ -282,11 +283,11 @@ def _shared_elements(accesses: list[Access], owners: list[int] | None) -> _Eleme
         group=np.cumsum(opens) - 1,
         begins=np.flatnonzero(opens),
         start=start[order],
-        width=width[order],
+        item_bytes=item_bytes[order],
         instruction=instruction,
         owner=instruction if owners is None else np.array(owners)[instruction],
         kind=kind[order],
-        position=np.concatenate([access.positions for access in accesses])[order],
+        element=np.concatenate([access.elements for access in accesses])[order],
         tile=tiles[instruction],
         tile_size=np.array([np.prod(access.shape) for access in accesses])[instruction],
         bits=np.concatenate(bits)[order],
@@ -327,8 +328,8 @@ def _inside(e: _Elements, threads: int) -> _Found:
     yield from _where(Kind.TWO_VALUES, plain & e.any(differs), writer, e.first(differs))
     later = read & (e.instruction > e.instruction[its_writer])
     yield from _where(Kind.READ_AFTER_WRITE, plain & e.any(later), writer, e.first(later))
-    in_place = (e.tile_size >= threads) & (e.tile == e.tile[its_writer]) & (e.position == e.position[its_writer])
-    in_place &= (e.start == e.start[its_writer]) & (e.width == e.width[its_writer])
+    in_place = (e.tile_size >= threads) & (e.tile == e.tile[its_writer]) & (e.element == e.element[its_writer])
+    in_place &= (e.start == e.start[its_writer]) & (e.item_bytes == e.item_bytes[its_writer])
     earlier = read & ~later & ~in_place
     yield from _where(Kind.WRITE_AFTER_READ, plain & e.any(earlier), e.first(earlier), writer)
 

@@ -280,7 +280,7 @@ def test_what_crosses_the_border_does_not_grow_with_the_cohort(name: str, counte
 
 
 @pytest.mark.parametrize("compression", [ff.compression.TopK(0.1), ff.compression.Sign(), ff.compression.Int8()])
-def test_many_blocks_of_compressed_deltas_cross_no_more_often(
+def test_many_portions_of_compressed_deltas_cross_no_more_often(
     compression: ff.compression.Compression, counted: Traffic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ff.compression, "_PORTION", 1)

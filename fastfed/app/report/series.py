@@ -98,10 +98,10 @@ def thin(series: Series, most: int = MOST_POINTS) -> Series:
     """At most about `most` points: of each stretch the lowest and the highest, so that no spike is lost."""
     if len(series.x) <= most:
         return series
-    width = -(-2 * len(series.x) // most)
+    length = -(-2 * len(series.x) // most)
     kept = {0, len(series.x) - 1}
-    for start in range(0, len(series.x), width):
-        stretch = range(start, min(start + width, len(series.x)))
+    for start in range(0, len(series.x), length):
+        stretch = range(start, min(start + length, len(series.x)))
         gaps = [i for i in stretch if series.y[i] is None]
         there = [i for i in stretch if series.y[i] is not None]
         kept |= {gaps[0]} if gaps else set()
