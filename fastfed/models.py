@@ -199,17 +199,23 @@ def mcmahan_cnn(classes: int = 10) -> nn.Sequential:
 
 
 @remembered
-def lenet(classes: int = 10) -> nn.Sequential:
-    """CC's CNN for Fashion-MNIST: (1, 28, 28) -> (classes,); 44,426 parameters."""
+def lenet(classes: int = 10, channels: int = 1, size: int = 28) -> nn.Sequential:
+    """CC's CNN for Fashion-MNIST: (channels, size, size) -> (classes,); 44,426 parameters.
+
+    With `channels` 3 and `size` 32, or that of a crop, it takes CIFAR's pictures. `size` >= 16.
+    """
+    if size < 16:
+        raise ValueError(f"size: two convolutions and pools leave nothing of less than 16 pixels, got {size}")
+    left = ((size - 4) // 2 - 4) // 2  # pixels of a side after both
     return nn.Sequential(
-        nn.Conv2d(1, 6, 5),
+        nn.Conv2d(channels, 6, 5),
         nn.ReLU(),
         nn.MaxPool2d(2),
         nn.Conv2d(6, 16, 5),
         nn.ReLU(),
         nn.MaxPool2d(2),
         nn.Flatten(),
-        nn.Linear(256, 120),
+        nn.Linear(16 * left * left, 120),
         nn.ReLU(),
         nn.Linear(120, 84),
         nn.ReLU(),

@@ -33,6 +33,8 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[], Tensor], tuple[int
     "stack_overflow_lr": (models.stack_overflow_lr, lambda: pixels(10000), (500,), 5_000_500),
     "fmnist_cnn": (models.fmnist_cnn, lambda: pixels(1, 28, 28), (10,), 21_840),
     "lenet": (models.lenet, lambda: pixels(1, 28, 28), (10,), 44_426),
+    "lenet, coloured": (lambda: models.lenet(channels=3, size=32), lambda: pixels(3, 32, 32), (10,), 62_006),
+    "lenet, cut out": (lambda: models.lenet(channels=3, size=24), lambda: pixels(3, 24, 24), (10,), 31_286),
     "resnet18_gn": (models.resnet18_gn, lambda: pixels(3, 24, 24), (10,), 11_173_962),
     "resnet18_gn, 100 classes": (lambda: models.resnet18_gn(100), lambda: pixels(3, 24, 24), (100,), 11_220_132),
     "resnet50_gn": (models.resnet50_gn, lambda: pixels(3, 24, 24), (100,), 23_705_252),
@@ -54,6 +56,12 @@ def test_parameters_and_shapes(name: str) -> None:
         outputs = model(inputs())
     assert outputs.shape == (3, *shape)
     assert outputs.isfinite().all()
+
+
+def test_a_picture_too_small_for_lenet_is_refused() -> None:
+    assert models.lenet(size=16)(pixels(1, 16, 16)).shape == (3, 10)
+    with pytest.raises(ValueError, match=r"size: .* less than 16 pixels, got 15"):
+        models.lenet(size=15)
 
 
 def dropouts(model: nn.Module) -> list[float]:
