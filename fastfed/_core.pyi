@@ -88,9 +88,17 @@ class Program:
         loss: str,
         reduction: str,
         d: int,
+        statistics: int,
         /,
     ) -> None: ...
     def train(self, examples: dict[str, object], work: dict[str, object], results: dict[str, object], /) -> None: ...
     def predict(
-        self, examples: dict[str, object], params: Tensor, rows: Tensor, outputs: Tensor, threads: int, /
+        self,
+        examples: dict[str, object],
+        params: Tensor,
+        statistics: Tensor | None,
+        rows: Tensor,
+        outputs: Tensor,
+        threads: int,
+        /,
     ) -> None: ...

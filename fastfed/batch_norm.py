@@ -7,21 +7,18 @@ or stay with each client together with the layer's weight and bias ("local", Fed
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from .exchange.client_store import ClientStore
+from .norms import PackedModel, Statistics
 from .packing import Packing, batch_norm_layers
 from .past import PastModels
 from .train import Outcome, RoundWork
-from .train.statistics import Statistics
 
 Mode = Literal["average", "local", "frozen"]
 MODES: tuple[Mode, ...] = get_args(Mode)
@@ -33,32 +30,6 @@ def check_mode(mode: object, module: nn.Module) -> None:
         raise ValueError(f"batch_norm: must be one of {', '.join(MODES)}, got {mode!r}")
     if mode != "average" and not batch_norm_layers(module):
         raise ValueError(f"batch_norm: the model has no batch norm that {mode!r} could be said of; leave it out")
-
-
-class FrozenNorm(nn.Module):
-    """A batch norm that normalises by the statistics it has, in training too; the names of its tensors stay."""
-
-    running_mean: Tensor
-    running_var: Tensor
-
-    def __init__(self, layer: _BatchNorm) -> None:
-        super().__init__()
-        self.weight, self.bias, self.eps = layer.weight, layer.bias, layer.eps
-        self.register_buffer("running_mean", layer.running_mean)
-        self.register_buffer("running_var", layer.running_var)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return F.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, False, 0.0, self.eps)
-
-
-def frozen(module: nn.Module) -> nn.Module:
-    """A copy whose batch norms keep the statistics that they have."""
-    changed = copy.deepcopy(module)
-    for name, layer in batch_norm_layers(changed).items():
-        if not name:
-            return FrozenNorm(layer)
-        changed.set_submodule(name, FrozenNorm(layer))
-    return changed
 
 
 @dataclass(frozen=True)
@@ -76,8 +47,17 @@ class NoStatistics:
 
     extra = Extra()
 
+    def vector(self) -> Tensor | None:
+        """The global model's statistics (s,); None if it has none."""
+        return None
+
     def named(self) -> dict[str, Tensor]:
         return {}
+
+    def own_models(self, x: Tensor, clients: Tensor) -> Callable[[int], PackedModel] | None:
+        """The models of the clients at these positions of `clients` (n,), where they differ from the global one `x`
+        (d,); None if they do not."""
+        return None
 
     def fields(self, work: Mapping[str, Any], age: Tensor | None) -> dict[str, Any]:
         return {}
@@ -106,6 +86,9 @@ class Averaged(NoStatistics):
     @property
     def _bytes(self) -> int:
         return self.layout.size * self.now.element_size()
+
+    def vector(self) -> Tensor:
+        return self.now
 
     def named(self) -> dict[str, Tensor]:
         """By the names of the module's buffers."""
@@ -143,7 +126,8 @@ class Averaged(NoStatistics):
 
 class Local(NoStatistics):
     """FedBN: every client keeps weight, bias and statistics of its batch norms. The global model's stay as they were at
-    first: clients that are new begin with them, and evaluations of the global model see them."""
+    first: clients that are new begin with them, and evaluations of the global model see them. Evaluations per client
+    see each client's own."""
 
     def __init__(self, layout: Statistics, module: nn.Module, packing: Packing, device: torch.device) -> None:
         self.layout, self.first = layout, layout.pack(module, packing.dtype).to(device)
@@ -154,8 +138,24 @@ class Local(NoStatistics):
         moved, kept = len(self.own) * packing.dtype.itemsize, len(self._first) * packing.dtype.itemsize
         self.extra = Extra(down=-moved, up=-moved, kept=kept)
 
+    def vector(self) -> Tensor:
+        return self.first
+
     def named(self) -> dict[str, Tensor]:
         return self.layout.views(self.first)
+
+    def own_models(self, x: Tensor, clients: Tensor) -> Callable[[int], PackedModel]:
+        def model(position: int) -> PackedModel:
+            weights, statistics = self._split(self.store.get(clients[position : position + 1], self._first)[0])
+            own = x.clone()
+            own[self.own] = weights
+            return PackedModel(own, statistics)
+
+        return model
+
+    def _split(self, kept: Tensor) -> tuple[Tensor, Tensor]:
+        """Of what clients keep, (n,) or (clients, n): weights and biases, and statistics."""
+        return kept[..., : len(self.own)], kept[..., len(self.own) :].contiguous()
 
     def fields(self, work: Mapping[str, Any], age: Tensor | None) -> dict[str, Any]:
         """Of the round's work: every client starts from the global model with its own batch norms in it."""
@@ -163,11 +163,12 @@ class Local(NoStatistics):
         kept = self.store.get(ids, self._first)
         rows = torch.zeros(len(ids), dtype=torch.int64) if index is None else index
         starts = start.reshape(-1, start.shape[-1])[rows]
-        starts[:, self.own] = kept[:, : len(self.own)]
+        weights, statistics = self._split(kept)
+        starts[:, self.own] = weights
         return {
             "start": starts,
             "start_index": torch.arange(len(ids)),
-            "statistics": kept[:, len(self.own) :].contiguous(),
+            "statistics": statistics,
             "own": self.own,
         }
 
@@ -176,7 +177,7 @@ class Local(NoStatistics):
         assert outcome.own is not None
         trained = ((outcome.scalars["steps"] > 0) & ~outcome.refused).nonzero().flatten()
         before = self.store.get(work.ids, self._first)
-        weights = before[:, : len(self.own)] + outcome.own.to(before.device)
+        weights = self._split(before)[0] + outcome.own.to(before.device)
         after = torch.cat([weights, outcome.statistics.to(before.device)], dim=1)[trained]
         finite = torch.isfinite(after).all(dim=1).cpu()
         self.store.put(work.ids[trained][finite], after[finite])

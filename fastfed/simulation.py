@@ -16,7 +16,7 @@ from typing import Any, Literal
 from torch import Tensor, nn
 
 from .aggregate import Aggregate, Reduction
-from .batch_norm import Mode, check_mode, frozen, make_statistics
+from .batch_norm import Mode, check_mode, make_statistics
 from .clients import Blend, Client
 from .compression import Compression
 from .data import Federation
@@ -24,12 +24,20 @@ from .devices import Devices, find_devices, written
 from .exchange import Exchange
 from .hooks import Evaluated, Evaluating, Hooked, Saving, Showing, Target, Writing
 from .losses import Loss, LossReduction
+from .norms import frozen
 from .packing import Packing
 from .plan import RoundPlan, Tuning
 from .plan.round import Clocked
 from .privacy import Privacy
 from .record import costs
-from .record.evaluate import Evaluator, evaluation_visit, metric_of, training_rows, validation_rows
+from .record.evaluate import (
+    Evaluator,
+    evaluated_clients,
+    evaluation_visit,
+    metric_of,
+    training_rows,
+    validation_rows,
+)
 from .record.history import ROOMS, History, Row, finite, training_columns
 from .rooms import Room, make_aggregator, make_exchanger, make_ledger, make_planner, make_tuner
 from .run import check_target, end_of_run, run_rounds
@@ -378,7 +386,8 @@ class Simulation:
                 metrics = self._evaluator.evaluate(self.params, self.fed.examples, rows)
                 found |= {f"{part}_{name}": value for name, value in metrics.items()}
         if per_client:
-            metrics = self._evaluator.per_client(self.params, evaluation_visit(self.fed))
+            clients = evaluated_clients(self.fed)
+            metrics = self._evaluator.per_client(self.params, evaluation_visit(self.fed, clients))
             found |= {f"client_{name}": value for name, value in metrics.items()}
         if not found:
             raise ValueError(
@@ -398,7 +407,7 @@ class Simulation:
             threads=settings.threads,
             device=self.device,
             uncounted=getattr(self.fed, "uncounted", ()),
-            statistics=self.batch_norm.named,
+            statistics=self.batch_norm.vector,
         )
 
     # ---- checkpoints ------------------------------------------------------------------------------------------------

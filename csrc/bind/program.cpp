@@ -45,7 +45,8 @@ Reduction reduction_of(const std::string& name) {
 }
 
 std::unique_ptr<Program> make_program(const std::vector<ValueTuple>& values, const std::vector<LayerTuple>& layers,
-                                      int output, const std::string& loss, const std::string& reduction, Size d) {
+                                      int output, const std::string& loss, const std::string& reduction, Size d,
+                                      Size statistics) {
   std::vector<Shape> shapes;
   for (const auto& [kind, rows, channels, height, width] : values)
     shapes.push_back({kind_of(kind), rows, channels, height, width});
@@ -61,7 +62,7 @@ std::unique_ptr<Program> make_program(const std::vector<ValueTuple>& values, con
   }
   FF_REQUIRE(output > 0 && output < int(shapes.size()), "output", "the number of a value");
   return std::make_unique<Program>(std::move(shapes), std::move(specs), output, loss_of(loss), reduction_of(reduction),
-                                   d);
+                                   d, statistics);
 }
 
 // ---- examples ------------------------------------------------------------------------------------------------------
@@ -180,6 +181,14 @@ Contrast contrast_of(const py::object& given, Size clients, const Program& progr
   return c;
 }
 
+// The statistics that all clients start from, or those of each.
+void read_statistics(const py::object& given, Size size, Round& round) {
+  FF_REQUIRE(size == 0 || !given.is_none(), "statistics", "given for a program with batch norms");
+  if (size == 0) return;
+  round.own_statistics = tensor(given, "statistics").dim() == 2;
+  round.statistics = data<float>(given, "statistics", round.own_statistics ? round.clients * size : size);
+}
+
 Round round_of(const py::dict& given, const Program& program) {
   const Size d = program.d();
   Round r{};
@@ -204,6 +213,10 @@ Round round_of(const py::dict& given, const Program& program) {
   FF_REQUIRE(!r.optimizers.empty(), "optimizers", "given");
   r.lr = data_or_null<double>(given["lr"], "lr", r.clients);
   r.corrections = data_or_null<float>(given["corrections"], "corrections", r.clients * d);
+  read_statistics(given["statistics"], program.statistics(), r);
+  r.own_count = given["own"].is_none() ? 0 : tensor(given["own"], "own").numel();
+  r.own_places = data_or_null<Size>(given["own"], "own", r.own_count);
+  require_within(r.own_places, r.own_count, d, "own");
   r.contrast = contrast_of(given["contrast"], r.clients, program);
   r.shuffle = key_of(given["shuffle"]);
   r.augment = key_of(given["augment"]);
@@ -222,10 +235,13 @@ Round round_of(const py::dict& given, const Program& program) {
   return r;
 }
 
-Results results_of(const py::dict& given, Size clients, Size d) {
+Results results_of(const py::dict& given, const Round& round, const Program& program) {
+  const Size clients = round.clients, d = program.d();
   Results r{};
   r.delta = data<float>(given["delta"], "delta", d);
   r.deltas = data_or_null<float>(given["deltas"], "deltas", clients * d);
+  r.statistics = data_or_null<float>(given["statistics"], "statistics", clients * program.statistics());
+  r.own = data_or_null<float>(given["own"], "own", clients * round.own_count);
 #define FF_TAKE(name) r.name = data<double>(given[#name], #name, clients);
   FF_SCALARS(FF_TAKE)
 #undef FF_TAKE
@@ -252,7 +268,7 @@ void train(Program& program, const py::dict& examples, const py::dict& work, con
   const Examples store = examples_of(examples, program);
   Round round = round_of(work, program);
   round.interrupted = SignalWatch();
-  const Results out = results_of(results, round.clients, program.d());
+  const Results out = results_of(results, round, program);
   try {
     const py::gil_scoped_release release;
     program.train(store, std::move(round), out);
@@ -261,13 +277,15 @@ void train(Program& program, const py::dict& examples, const py::dict& work, con
   }
 }
 
-void predict(Program& program, const py::dict& examples, const py::object& params, const py::object& rows,
-             const py::object& outputs, int threads) {
+void predict(Program& program, const py::dict& examples, const py::object& params, const py::object& statistics,
+             const py::object& rows, const py::object& outputs, int threads) {
   const Examples store = examples_of(examples, program);
   Prediction wanted{};
   wanted.count = tensor(rows, "rows").numel();
   wanted.rows = data<Size>(rows, "rows", wanted.count);
   wanted.params = data<float>(params, "params", program.d());
+  FF_REQUIRE(program.statistics() == 0 || !statistics.is_none(), "statistics", "given for a program with batch norms");
+  wanted.statistics = data_or_null<float>(statistics, "statistics", program.statistics());
   wanted.outputs =
       data<float>(outputs, "outputs", wanted.count * program.values()[std::size_t(program.output())].size());
   wanted.threads = threads > 0 ? threads : at::get_num_threads();

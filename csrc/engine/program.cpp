@@ -34,10 +34,11 @@ Size lanes_of(const Round& round) {
 bool is_image(const Shape& shape) { return shape.kind == Kind::kImage; }
 
 // Large images go through their layers one by one, and stay in the cache from layer to layer; small ones with their
-// many channels go by the batch, so that weights are read once.
+// many channels go by the batch, so that weights are read once. A batch norm looks at all examples at once.
 constexpr Size kLargeImage = 100;  // pixels
 
 bool is_by_example(const Spec& spec) {
+  if (spec.op == Op::kBatchNorm) return false;
   const auto is_large = [](const Shape& shape) { return is_image(shape) && shape.rows >= kLargeImage; };
   return is_large(spec.output_shape) || std::any_of(spec.input_shapes.begin(), spec.input_shapes.end(), is_large);
 }
@@ -45,15 +46,16 @@ bool is_by_example(const Spec& spec) {
 // Layers whose backward never looks at their own output: a relu may overwrite it.
 bool forgets_output(Op op) {
   return op == Op::kLinear || op == Op::kSparseLinear || op == Op::kConv2d || op == Op::kGroupNorm ||
-         op == Op::kLayerNorm || op == Op::kAdd;
+         op == Op::kBatchNorm || op == Op::kLayerNorm || op == Op::kAdd;
 }
 
 }  // namespace
 
 // ---- planning ------------------------------------------------------------------------------------------------------
 
-Program::Program(std::vector<Shape> values, std::vector<Spec> specs, int output, Loss loss, Reduction reduction, Size d)
-    : values_(std::move(values)), output_(output), loss_(loss), reduction_(reduction), d_(d) {
+Program::Program(std::vector<Shape> values, std::vector<Spec> specs, int output, Loss loss, Reduction reduction, Size d,
+                 Size statistics)
+    : values_(std::move(values)), output_(output), loss_(loss), reduction_(reduction), d_(d), statistics_(statistics) {
   if (values_.empty() || specs.empty()) throw std::invalid_argument("program: is empty");
   plan(specs);
   for (Spec& spec : specs) layers_.push_back(make_layer(std::move(spec)));
@@ -175,6 +177,8 @@ void Program::check_params() const {
       if (offsets[p] >= 0 && (p >= sizes.size() || offsets[p] + sizes[p] > d_))
         throw std::invalid_argument(std::string("program: a parameter of '") + name_of(layer->spec().op) +
                                     "' lies outside the vector");
+    if (layer->statistics_end() > statistics_)
+      throw std::invalid_argument("program: a running statistic lies outside their vector");
   }
 }
 
@@ -367,7 +371,7 @@ void Program::predict_in_engine_order(const Examples& examples, const Prediction
   std::atomic<Size> next{0};
   Failure failure;
   const auto work = [&](Worker& worker) {
-    worker.prepare(examples, wanted.params);
+    worker.prepare(examples, wanted.params, wanted.statistics);
     for (Size batch; (batch = next++) < batches && !failure.happened();) {
       if (omp_get_thread_num() == 0 && wanted.interrupted && wanted.interrupted()) throw Interrupted();
       const Size begin = batch * kBatch, count = std::min(kBatch, wanted.count - begin);

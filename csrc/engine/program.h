@@ -83,6 +83,10 @@ struct Round {
   const Size* optimizer_index;
   const double* lr;
   const float* corrections;  // (clients, d)
+  const float* statistics;   // what batch norms' running ones start from: (s,), or (clients, s) where `own_statistics`
+  bool own_statistics;
+  const Size* own_places;  // (own_count,): numbers of the model that stay with the clients, no part of the sum
+  Size own_count;
   Contrast contrast;
   StreamKey shuffle, augment, draw;
   bool drawn;  // examples are drawn one by one, with replacement; `seen` says how many
@@ -122,16 +126,17 @@ inline Size steps_taken(const Round& round, Size client) {
 // Round::start, in `deltas` as in the engine, (in, out).
 struct Results {
   float *delta, *deltas;
+  float *statistics, *own;  // (clients, s), (clients, own_count); null where the work does without
 #define FF_FIELD(name) double* name;
   FF_SCALARS(FF_FIELD)
 #undef FF_FIELD
   bool* refused;
 };
 
-// What the model `params` (d,) gives for some examples, with dropout off: outputs (count, size of the output). Sparse
-// layers' weights lie as in Round::start.
+// What the model `params` (d,) with these running statistics gives for some examples, with dropout off: outputs (count,
+// size of the output). Sparse layers' weights lie as in Round::start.
 struct Prediction {
-  const float* params;
+  const float *params, *statistics;
   const Size* rows;
   Size count;
   float* outputs;
@@ -154,8 +159,10 @@ struct SparseWeight {
 
 class Program {
  public:
-  // `d`: the length of the packed vector; `loss`: of the value `output`.
-  Program(std::vector<Shape> values, std::vector<Spec> specs, int output, Loss loss, Reduction reduction, Size d);
+  // `d`: the length of the packed vector, `statistics`: of the one of batch norms' running statistics; `loss`: of the
+  // value `output`.
+  Program(std::vector<Shape> values, std::vector<Spec> specs, int output, Loss loss, Reduction reduction, Size d,
+          Size statistics);
   ~Program();
 
   void train(const Examples& examples, Round round, const Results& results);
@@ -182,6 +189,7 @@ class Program {
   int features() const { return layers_.back()->spec().inputs.front(); }
   bool has_features() const { return layers_.back()->spec().wanted.front(); }
   Size d() const { return d_; }
+  Size statistics() const { return statistics_; }
   Size vocabulary() const { return vocabulary_; }
   bool shares_params() const { return shares_params_; }
 
@@ -207,7 +215,7 @@ class Program {
   int output_;
   Loss loss_;
   Reduction reduction_;
-  Size d_;
+  Size d_, statistics_;
   std::vector<std::unique_ptr<Layer>> layers_;
   std::vector<Segment> segments_;
   std::vector<int> memory_of_;        // by value: whose memory it has (in-place layers)

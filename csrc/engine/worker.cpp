@@ -41,7 +41,8 @@ Worker::Worker(const Program& program, Size batch)
       rows_(program),
       arena_(0),
       x_(program.d()),
-      grads_(program.d()) {
+      grads_(program.d()),
+      statistics_(program.statistics()) {
   const auto& values = program.values();
   const auto& layers = program.layers();
   slots_.resize(values.size());
@@ -75,10 +76,12 @@ Worker::Worker(const Program& program, Size batch)
   frame_.kept = kept_.data();
 }
 
-void Worker::prepare(const Examples& examples, const float* params) {
+void Worker::prepare(const Examples& examples, const float* params, const float* statistics) {
   batches_.prepare(examples, frame_);
   loaded_ = false;
   frame_.params = const_cast<float*>(params);  // forward passes only read it
+  frame_.statistics = const_cast<float*>(statistics);
+  frame_.by_batch = frame_.notes = false;
   frame_.moved = nullptr;
   frame_.dropout = nullptr;
 }
@@ -110,6 +113,8 @@ void Worker::prepare(const Examples& examples, const Round& round) {
   }
   frame_.dropout = round.dropout.data();
   frame_.round = round.round;
+  frame_.statistics = statistics_.data();
+  frame_.by_batch = frame_.notes = true;
 }
 
 // ---- one step ------------------------------------------------------------------------------------------------------
@@ -183,6 +188,7 @@ void Worker::find_anchors() {
   const Frame before = frame_;
   frame_.moved = nullptr;  // all rows of the table are the model's own
   frame_.dropout = nullptr;
+  frame_.notes = false;
   const Slot& slot = slots_[std::size_t(program_.features())];
   float* to = anchors_.data();
   for (const float* model : {start_, previous_}) {
@@ -286,7 +292,9 @@ void Worker::previous_gradient(const Optimizer& o) {
   const ClientNumbers& n = o.numbers;
   float *model = state_[kPreviousModel].data(), *gradient = state_[kPreviousGradient].data();
   frame_.step ^= kAnother;
+  frame_.notes = false;  // the batch is shown once
   pass(model, grads_.data(), false, 0.0f);
+  frame_.notes = true;
   frame_.step ^= kAnother;
   vector_loops<float>().correct(program_.d(), gradient, grads_.data(), model, n.prox > 0 ? start_ : nullptr,
                                 correction_of(), float(n.weight_decay), float(n.prox), 1.0f);
@@ -340,6 +348,9 @@ void Worker::begin(Size position) {
   if (!is_there) restore();
   loaded_ = true;
   rows_.begin();
+  if (round_->statistics)
+    copy(program_.statistics(), round_->statistics + (round_->own_statistics ? position * program_.statistics() : 0),
+         statistics_.data());
   reset_state(round_->optimizers[std::size_t(round_->optimizer_index ? round_->optimizer_index[position] : 0)]);
 }
 
@@ -355,6 +366,15 @@ void Worker::copy_delta(float* to) const {
   rows_.for_moved([&](Size begin, Size n) {
     for (Size i = begin; i < begin + n; ++i) to[i] = x_.data()[i] - start_[i];
   });
+}
+
+// What stays with the client leaves its model: the moves there, which no delta has then.
+void Worker::take_own(float* moves) {
+  for (Size i = 0; i < round_->own_count; ++i) {
+    const Size place = round_->own_places[i];
+    moves[i] = x_.data()[place] - start_[place];
+    x_.data()[place] = start_[place];
+  }
 }
 
 void Worker::restore() {
@@ -400,6 +420,8 @@ void Worker::train(Size position, double weight, const Results& r, DeltaSum& sum
     total += last;
   }
   const bool moved = step_ > 0;
+  if (r.own) take_own(r.own + position * round_->own_count);
+  if (r.statistics) copy(program_.statistics(), statistics_.data(), r.statistics + position * program_.statistics());
   if (r.deltas) copy_delta(r.deltas + position * program_.d());
   const double squares = moved ? hand_over(weight, sum) : 0.0;
   r.examples[position] = double(batches_.client_examples());

@@ -23,8 +23,8 @@ class Worker {
   // Trains the client at this position and adds its delta to `sum` with this weight, unless it is not finite.
   void train(Size position, double weight, const Results& results, DeltaSum& sum);
 
-  // Before predictions with the model `params` (d,).
-  void prepare(const Examples& examples, const float* params);
+  // Before predictions with the model `params` (d,) and its running statistics (s,).
+  void prepare(const Examples& examples, const float* params, const float* statistics);
   // The model's outputs for `count` examples, at most batch(), with dropout off.
   void predict(const Size* rows, Size count, float* outputs);
 
@@ -57,6 +57,7 @@ class Worker {
   double hand_over(double weight, DeltaSum& sum);
   bool is_moderate() const;
   void copy_delta(float* to) const;
+  void take_own(float* moves);
   void restore();
 
   const Program& program_;
@@ -69,7 +70,7 @@ class Worker {
   AlignedArray<float> arena_;
   std::vector<Slot> slots_;
   std::vector<float*> kept_;
-  AlignedArray<float> x_, grads_;
+  AlignedArray<float> x_, grads_, statistics_;
   std::vector<AlignedArray<float>> state_;  // m, v, nu, mu, previous gradient, previous model, sum of gradients
   std::vector<Size> state_sizes_;
   AlignedArray<float> anchors_;  // the batch's features under the start model and under the previous one

@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
+from ..norms import Statistics, name_of
 from ..packing import Packing
 from .ir import Instruction, Kind, Unsupported, Value
 
@@ -59,10 +60,10 @@ class Place:
 
 
 class Draft:
-    """The instructions so far. `place` is set by whoever walks the graph."""
+    """The instructions so far. `place` is set by whoever walks the graph; `statistics` are those of batch norms."""
 
-    def __init__(self, packing: Packing, given: Value) -> None:
-        self.packing = packing
+    def __init__(self, packing: Packing, given: Value, statistics: Statistics | None = None) -> None:
+        self.packing, self.statistics = packing, statistics
         self.values = [given]
         self.instructions: list[Instruction] = []
         self.place = Place("", "")
@@ -158,6 +159,17 @@ class Draft:
                 "give each its own"
             )
         return self._slots[weight.name].offset
+
+    def running(self, part: str) -> int:
+        """Where a running statistic of the layer at hand begins in the vector of them."""
+        places = {} if self.statistics is None else self.statistics.places
+        name = name_of(self.place.name, part)
+        if name not in places:
+            self.refuse(
+                "keeps no running statistics; FastFed's engine normalises by them in evaluation: leave out "
+                "track_running_stats=False, or use nn.GroupNorm"
+            )
+        return places[name].start
 
     def shape(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> tuple[int, ...]:
         """The shape of one example in what a layer's `function` returns: torch tells, from a batch of none."""

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from ..losses import LossName
+from ..norms import Statistics
 from ..packing import Packing, Slot
 
 Kind = Literal["vector", "sequence", "image", "tokens", "sparse"]
@@ -69,6 +70,7 @@ class Program:
     `layouts` names the slots that the engine holds with their axes permuted: an engine vector has the same offsets as
     the packed vector, but other numbers' places within these slots. `columns` names matrices whose columns the engine
     holds pixel by pixel, (channels, pixels) of the image that they read, where torch has them channel by channel.
+    `statistics`: where running statistics of batch norms lie in a vector of their own; None without any.
     """
 
     values: tuple[Value, ...]
@@ -79,6 +81,7 @@ class Program:
     layouts: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     columns: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     input: int = 0
+    statistics: Statistics | None = None
 
     @property
     def dropouts(self) -> int:

@@ -38,7 +38,7 @@ from ..kernels.layers import (
     adaptive_axis,
     grid_axis,
 )
-from .ir import Instruction, Program, Value
+from .ir import Instruction, Program, Unsupported, Value
 
 _BORDER = 4  # numbers: wide accesses to memory take four, and want rows that start on such a border
 _CURVES = {"relu": RELU, "sigmoid": SIGMOID, "tanh": TANH, "silu": SILU}
@@ -133,6 +133,11 @@ class _Lowering:
         return value
 
     def _add(self, step: Instruction) -> None:
+        if step.op == "batch_norm":
+            raise Unsupported(
+                f"module: layer {step.name!r} is a batch norm, whose running statistics executor 'device' does not "
+                "know; 'native', 'eager' and 'batched' do, and nn.GroupNorm runs everywhere"
+            )
         layer = _LAYERS[step.op](self, step)
         if isinstance(layer, Reorder) and (_is_plain(layer) or self._is_read_by_pixels(step)):
             self.alias[step.output] = step.inputs[0]

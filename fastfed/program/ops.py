@@ -11,7 +11,9 @@ import torch.nn.functional as F
 from torch import nn
 
 from .. import models
+from ..norms import FrozenNorm
 from .draft import NUMBERS, Activation, Draft, FinalState, Weight
+from .ir import Kind
 from .table import Builder, builds
 
 # ---- products
@@ -273,6 +275,38 @@ def layer_norm(
         draft.refuse(f"has normalized_shape={tuple(normalized_shape)}; FastFed's engine normalises the last axis")
     shape = draft.shape(F.layer_norm, input, normalized_shape, weight, bias)
     return draft.emit("layer_norm", (value,), shape, (draft.slot(weight), draft.slot(bias)), {"eps": eps})
+
+
+@builds(nn.BatchNorm1d, nn.BatchNorm2d)
+def batch_norm(
+    draft: Draft, module: nn.BatchNorm1d | nn.BatchNorm2d, weight: Callable[[str], Weight], input: Any
+) -> Activation:
+    """Of vectors and of images: what torch takes for the channels of a sequence are its rows here."""
+    kind: Kind = "vector" if isinstance(module, nn.BatchNorm1d) else "image"
+    return _batch_norm(draft, module, weight, input, draft.number(input, kind), module.momentum or 0.0)
+
+
+@builds(FrozenNorm)
+def frozen_norm(draft: Draft, module: FrozenNorm, weight: Callable[[str], Weight], input: Any) -> Activation:
+    return _batch_norm(draft, module, weight, input, draft.number(input, "vector", "image"), None)
+
+
+def _batch_norm(
+    draft: Draft, module: Any, weight: Callable[[str], Weight], input: Any, value: int, momentum: float | None
+) -> Activation:
+    """`momentum`: of the running statistics; None: they stay as they are, and training normalises by them too."""
+    mean_at = draft.running("running_mean")
+    if input.shape[0] != len(module.running_mean):
+        draft.refuse(f"has {len(module.running_mean)} channels and is given {input.shape} per example")
+    settings = {
+        "mean": mean_at,
+        "variance": draft.running("running_var"),
+        "eps": module.eps,
+        "momentum": momentum or 0.0,
+        "frozen": momentum is None,
+    }
+    params = (-1, -1) if module.weight is None else (draft.slot(weight("weight")), draft.slot(weight("bias")))
+    return draft.emit("batch_norm", (value,), input.shape, params, settings)
 
 
 def _pair(x: Any) -> tuple[int, int]:

@@ -14,6 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from ..norms import FrozenNorm
+
 Builder = Callable[..., Any]
 
 BUILDERS: dict[Any, Builder] = {}  # by function, name of a tensor method, or type of a leaf module
@@ -25,12 +27,9 @@ LAYERS: tuple[type[nn.Module], ...] = (
     nn.Identity, nn.Sequential,
 )  # fmt: skip
 
-_GROUPS = "use nn.GroupNorm, whose results do not depend on the other examples of a batch"
 _LOGITS = "leave it out: the losses take logits"
 _INDICES = "leave out return_indices"
 HINTS: dict[Any, str] = {
-    nn.BatchNorm1d: _GROUPS,
-    nn.BatchNorm2d: _GROUPS,
     nn.InstanceNorm2d: "use nn.GroupNorm with as many groups as channels",
     nn.Softmax: _LOGITS,
     nn.LogSoftmax: _LOGITS,
@@ -61,5 +60,5 @@ def builds(*targets: Any) -> Callable[[Builder], Builder]:
 def abilities() -> str:
     """The layers that the engine has, for the end of a refusal."""
     leaves = (target for target in BUILDERS if isinstance(target, type))
-    names = {layer.__name__ for layer in (*LAYERS, *leaves)} - {nn.Sequential.__name__}
+    names = {layer.__name__ for layer in (*LAYERS, *leaves)} - {nn.Sequential.__name__, FrozenNorm.__name__}
     return f"FastFed's engine has: {', '.join(sorted(names))}, residual sums and their functional forms"

@@ -7,6 +7,7 @@ import operator
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -15,7 +16,8 @@ from torch import Tensor, fx, nn
 
 from ..data.store import Inputs, Pixels, Sparse
 from ..losses import LOSSES, Loss, LossName, find_loss
-from ..packing import Packing, batch_norm_layers
+from ..norms import Statistics
+from ..packing import Packing
 from . import ops, shapes  # noqa: F401 (they also fill the table)
 from .draft import KINDS, Activation, Draft, FinalState, Place, Weight, plainly
 from .ir import Kind, Program, Unsupported, Value
@@ -37,27 +39,25 @@ def trace(module: nn.Module, inputs: Inputs, loss: Loss) -> Program:
     if not isinstance(loss, str):
         name = getattr(loss, "__name__", type(loss).__name__)
         raise Unsupported(f"loss {name!r} is a function; FastFed's engine has the losses: {', '.join(LOSSES)}")
-    packing, given = _pack(module), _first_value(inputs)
+    packing, statistics = _pack(module)
+    draft = partial(Draft, packing, _first_value(inputs), statistics)
     with _mode(module, training=False):
-        evaluated = _write(module, packing, given, loss)
+        evaluated = _write(module, draft(), loss)
     with _mode(module, training=True):
-        program = _write(module, packing, given, loss)
+        program = _write(module, draft(), loss)
     if evaluated.dropouts or _steps(program) != _steps(evaluated):
         raise Unsupported(
             f"{_layer('', type(module))} does something else in training than in evaluation; in FastFed's engine only "
-            "dropout may differ, written nn.Dropout(p) or F.dropout(x, p, training=self.training)"
+            "dropout and batch norm may differ, written nn.Dropout(p) or F.dropout(x, p, training=self.training)"
         )
     return program
 
 
-def _pack(module: nn.Module) -> Packing:
-    for name, layer in batch_norm_layers(module).items():
-        raise Unsupported(
-            f"module: {_layer(name, type(layer))} keeps running statistics, which FastFed's engine does not; executors "
-            "'eager' and 'batched' do, and nn.GroupNorm runs everywhere"
-        )
+def _pack(module: nn.Module) -> tuple[Packing, Statistics | None]:
+    """Where parameters lie, and where batch norms' running statistics do."""
     try:
-        packing = Packing.of(module)
+        packing = Packing.of(module, batch_norm=True)
+        statistics = Statistics.of(module) or Statistics.of_frozen(module)
     except (TypeError, ValueError) as error:
         raise Unsupported(str(error)) from error
     for name, parameter in module.named_parameters():
@@ -66,7 +66,7 @@ def _pack(module: nn.Module) -> Packing:
                 f"parameter {name!r} is {parameter.dtype}; FastFed's engine computes in one precision: "
                 "make the whole module float32"
             )
-    return packing
+    return packing, statistics
 
 
 def _first_value(inputs: Inputs) -> Value:
@@ -95,9 +95,9 @@ def _mode(module: nn.Module, training: bool) -> Iterator[None]:
             layer.training = mode
 
 
-def _write(module: nn.Module, packing: Packing, given: Value, loss: LossName) -> Program:
-    draft = Draft(packing, given)
-    output = _Walk(module, _record(module), draft).run(Activation(0, given.shape), enable_io_processing=False)
+def _write(module: nn.Module, draft: Draft, loss: LossName) -> Program:
+    given = Activation(0, draft.values[0].shape)
+    output = _Walk(module, _record(module), draft).run(given, enable_io_processing=False)
     draft.place = Place("output", _layer("", type(module)))
     if not isinstance(output, Activation):
         draft.refuse(f"returns a {type(output).__name__}; FastFed's engine takes one tensor, which the loss sees")
@@ -105,7 +105,10 @@ def _write(module: nn.Module, packing: Packing, given: Value, loss: LossName) ->
     seen = draft.flat(output) if loss == "mse" else draft.number(output, *SEEN[loss])
     if seen == 0:
         draft.refuse("is given the input itself; FastFed's engine wants something computed from it")
-    return _compact(Program(tuple(draft.values), tuple(draft.instructions), packing, loss, seen, draft.layouts))
+    values, instructions = tuple(draft.values), tuple(draft.instructions)
+    return _compact(
+        Program(values, instructions, draft.packing, loss, seen, draft.layouts, statistics=draft.statistics)
+    )
 
 
 def _compact(program: Program) -> Program:
@@ -115,9 +118,10 @@ def _compact(program: Program) -> Program:
         if step.output in needed:
             needed.update(step.inputs)
             kept.append(step)
-        elif step.op == "dropout":
+        elif step.op in ("dropout", "batch_norm"):
+            why = "dropouts are counted" if step.op == "dropout" else "it looks at batches all the same"
             raise Unsupported(
-                f"dropout {step.name!r} makes something that nobody uses; leave it out: dropouts are counted, and "
+                f"{step.op.replace('_', ' ')} {step.name!r} makes something that nobody uses; leave it out: {why}, and "
                 "FastFed's engine leaves out what nobody uses"
             )
     kept.reverse()

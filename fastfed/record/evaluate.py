@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from queue import SimpleQueue
 from typing import NamedTuple
 
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 
 from ..data import Examples, Federation, Visit
 from ..losses import IGNORED, Loss, LossReduction, find_loss
+from ..norms import PackedModel
 from ..train.executors import Predict
 from ..train.model import LocalModel
 from ..train.threads import check_threads, in_order, one_thread_per_operation
@@ -24,7 +26,7 @@ _DEVICE_CHUNK = 1024  # a device has no use for a few
 _DEVICE_LOAD = 4096  # examples that go to a device together, of however many clients: every copy has its price
 
 
-Named = Callable[[], Mapping[str, Tensor]]
+Model = Callable[[], PackedModel]  # made when it is needed: all clients' own ones would be too many at once
 
 
 class Tally(NamedTuple):
@@ -40,6 +42,13 @@ class Tally(NamedTuple):
 
     def plus(self, other: Tally) -> Tally:
         return Tally(*(a + b for a, b in zip(self, other, strict=True)))
+
+
+class _Chunk(NamedTuple):
+    """Rows (n,) of examples that are evaluated in one go, and with what."""
+
+    model: Model
+    rows: Tensor
 
 
 # outputs, targets, uncounted labels -> weight, hits, possible
@@ -88,19 +97,21 @@ def higher_is_better(metric: str) -> bool:
 class _TorchOutputs:
     """The outputs of a module in evaluation mode, which several threads may ask for at once."""
 
-    def __init__(self, module: nn.Module, threads: int, device: torch.device, statistics: Named) -> None:
-        self._statistics = statistics
+    def __init__(self, module: nn.Module, threads: int, device: torch.device) -> None:
         self._models: SimpleQueue[LocalModel] = SimpleQueue()  # one per thread
         for _ in range(threads):
             model = LocalModel(module, device)
             model.module.eval()
             self._models.put(model)
 
-    def __call__(self, x: Tensor, inputs: Iterable[Tensor]) -> list[Tensor]:
-        """Of the packed model `x` (d,), for every batch of inputs; all on the device."""
+    def __call__(self, packed: PackedModel, inputs: Iterable[Tensor]) -> list[Tensor]:
+        """Of a packed model, for every batch of inputs; all on the device."""
+        x, statistics = packed
         model = self._models.get()
         try:
-            tensors = {**model.constants(x.dtype), **self._statistics(), **model.packing_as(x.dtype).views(x)}
+            layout = model.statistics
+            running = {} if layout is None or statistics is None else layout.views(statistics)
+            tensors = {**model.constants(x.dtype), **running, **model.packing_as(x.dtype).views(x)}
             return [model(tensors, batch) for batch in inputs]
         finally:
             self._models.put(model)
@@ -112,7 +123,7 @@ class Evaluator:
     `predict` computes the outputs on threads of its own, as the native engine does; by default torch computes them, on
     `device`, from which an evaluation is fetched as a whole. Accuracy leaves out `uncounted` labels, the loss does not.
     An evaluation has no batches: by the `reduction` "batch", the loss is what `batch_size` examples lose on average.
-    `statistics` tells the batch norms' running statistics of now, by name.
+    `statistics` tells the running statistics (s,) of now that batch norms of the global model have, None without any.
     """
 
     def __init__(
@@ -126,46 +137,55 @@ class Evaluator:
         threads: int | None = None,
         device: torch.device | str = "cpu",
         uncounted: Sequence[int] = (),
-        statistics: Named = dict,
+        statistics: Callable[[], Tensor | None] = lambda: None,
     ) -> None:
         check_threads(threads)
         self._uncounted, self._reduction, self._batch_size = tuple(uncounted), reduction, batch_size
         self.loss, self.metric = find_loss(loss), metric_of(loss)
         self._count = _METRICS[loss][1] if isinstance(loss, str) else _count_examples
-        self._predict, self.device = predict, torch.device(device)
+        self._predict, self.device, self._statistics = predict, torch.device(device), statistics
         on_host = self.device.type == "cpu"
         self._load = 1 if on_host else _DEVICE_LOAD
         self._threads, self._chunk = 1, _NATIVE_CHUNK if on_host else _DEVICE_CHUNK
         if predict is None:
             if on_host:
                 self._threads, self._chunk = torch.get_num_threads() if threads is None else threads, _CHUNK
-            self._outputs = _TorchOutputs(module, self._threads, self.device, statistics)
+            self._outputs = _TorchOutputs(module, self._threads, self.device)
 
     def evaluate(self, x: Tensor, examples: Examples, rows: Tensor | None = None) -> dict[str, float]:
         """`loss` and the metric of the packed model `x` (d,) over all examples, or over these `rows` (n,) of them."""
         rows = torch.arange(len(examples)) if rows is None else rows
-        total = Tally()
-        for tally in self._tallies(x, examples, list(rows.split(self._chunk))):
-            total = total.plus(tally)
+        (total,) = self._tallies(examples, [_Chunk(self._global(x), rows)])
         return self._metrics(total)
 
-    def per_client(self, x: Tensor, visit: Visit) -> dict[str, float]:
-        """The metric over the clients of a visit that have something to measure: mean, 10th and 90th percentile."""
-        begins, ends = visit.offsets[:-1].tolist(), visit.offsets[1:].tolist()
-        rows = [visit.rows[b:e] for b, e in zip(begins, ends, strict=True) if e > b]
-        values = [self._metrics(tally)[self.metric] for tally in self._tallies(x, visit.examples, rows)]
+    def per_client(self, x: Tensor, visit: Visit, own: Callable[[int], PackedModel] | None = None) -> dict[str, float]:
+        """The metric over the clients of a visit that have something to measure: mean, 10th and 90th percentile.
+
+        `own`: the models of clients by their position in the visit, where they do not have the global one, `x` (d,).
+        """
+        shared = self._global(x)
+        groups = [
+            _Chunk(shared if own is None else partial(own, position), visit.rows[begin:end])
+            for position, (begin, end) in enumerate(itertools.pairwise(visit.offsets.tolist()))
+            if end > begin
+        ]
+        values = [self._metrics(tally)[self.metric] for tally in self._tallies(visit.examples, groups)]
         spread = torch.tensor([value for value in values if not math.isnan(value)], dtype=torch.float64)
         if len(spread) == 0:
             raise ValueError(f"per_client: no client has examples that {self.metric} could be measured on")
         low, high = torch.quantile(spread, torch.tensor([0.1, 0.9], dtype=torch.float64)).tolist()
         return {f"{self.metric}_mean": float(spread.mean()), f"{self.metric}_p10": low, f"{self.metric}_p90": high}
 
-    def _tallies(self, x: Tensor, examples: Examples, groups: list[Tensor]) -> Iterator[Tally]:
+    def _global(self, x: Tensor) -> Model:
+        model = PackedModel(x.to(self.device), self._statistics())
+        return lambda: model
+
+    def _tallies(self, examples: Examples, groups: Sequence[_Chunk]) -> Iterator[Tally]:
         """The tally of every group of rows, in order."""
-        x, chunks = x.to(self.device), [group.split(self._chunk) for group in groups]
+        chunks = [[_Chunk(model, some) for some in rows.split(self._chunk)] for model, rows in groups]
         loads = _loads(itertools.chain.from_iterable(chunks), self._load)
         with one_thread_per_operation(), torch.no_grad():
-            measured = list(in_order(lambda load: self._measure(x, examples, load), loads, self._threads))
+            measured = list(in_order(lambda load: self._measure(examples, load), loads, self._threads))
         fetched = iter(torch.cat(measured).tolist() if measured else ())
         for group in chunks:
             tally = Tally()
@@ -174,15 +194,17 @@ class Evaluator:
             yield tally
 
     @torch.no_grad()
-    def _measure(self, x: Tensor, examples: Examples, chunks: list[Tensor]) -> Tensor:
-        """The numbers of a tally for every chunk of rows: (chunks, 6) float64."""
+    def _measure(self, examples: Examples, load: Sequence[_Chunk]) -> Tensor:
+        """The numbers of a tally for every chunk of a load: (chunks, 6) float64."""
+        model, chunks = load[0].model(), [chunk.rows for chunk in load]
+        x = model.x
         if self._predict is not None:
-            outputs = [self._predict(x, examples, rows) for rows in chunks]
+            outputs = [self._predict(x, examples, rows, model.statistics) for rows in chunks]
             targets = [examples.targets_of(rows, x.dtype) for rows in chunks]
         else:
             dense = examples.batch(torch.cat(chunks), x.dtype)
             inputs, targets = (list(tensor.to(self.device).split([len(rows) for rows in chunks])) for tensor in dense)
-            outputs = self._outputs(x, inputs)
+            outputs = self._outputs(model, inputs)
         return torch.stack([self._numbers(*pair) for pair in zip(outputs, targets, strict=True)])
 
     def _numbers(self, outputs: Tensor, targets: Tensor) -> Tensor:
@@ -209,14 +231,15 @@ class Evaluator:
         return mean * self._batch_size if self._reduction == "batch" else mean
 
 
-def _loads(chunks: Iterable[Tensor], most: int) -> Iterator[list[Tensor]]:
-    """Chunks of rows, as many together as hold at most that many rows, at least one."""
-    load: list[Tensor] = []
-    for rows in chunks:
-        if load and sum(map(len, load)) + len(rows) > most:
+def _loads(chunks: Iterable[_Chunk], most: int) -> Iterator[list[_Chunk]]:
+    """Chunks of one model, as many together as hold at most that many rows, at least one."""
+    load: list[_Chunk] = []
+    for chunk in chunks:
+        is_full = sum(len(each.rows) for each in (*load, chunk)) > most
+        if load and (is_full or chunk.model is not load[0].model):
             yield load
             load = []
-        load.append(rows)
+        load.append(chunk)
     if load:
         yield load
 
@@ -224,12 +247,16 @@ def _loads(chunks: Iterable[Tensor], most: int) -> Iterator[list[Tensor]]:
 _MOST_CLIENTS = 1000
 
 
-def evaluation_visit(fed: Federation) -> Visit:
-    """The clients that an evaluation per client asks, with their test examples, else their training examples."""
-    some = torch.arange(len(fed))[:: -(-len(fed) // _MOST_CLIENTS)]
+def evaluated_clients(fed: Federation) -> Tensor:
+    """The clients that an evaluation per client asks: (n,) int64."""
+    return torch.arange(len(fed))[:: -(-len(fed) // _MOST_CLIENTS)]
+
+
+def evaluation_visit(fed: Federation, clients: Tensor) -> Visit:
+    """These clients (n,) with their test examples, else their training examples."""
     tests = getattr(fed, "visit_tests", None)
-    found: Visit | None = None if tests is None else tests(some)
-    return fed.visit(some) if found is None else found
+    found: Visit | None = None if tests is None else tests(clients)
+    return fed.visit(clients) if found is None else found
 
 
 def validation_rows(fed: Federation) -> Tensor | None:

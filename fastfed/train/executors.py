@@ -20,7 +20,8 @@ from .eager import Eager
 from .split import Split
 from .work import Outcome, RoundWork
 
-Predict = Callable[[Tensor, Examples, Tensor], Tensor]  # packed model (d,), examples, rows (n,) -> outputs (n, ...)
+# packed model (d,), examples, rows (n,), statistics (s,) of batch norms, if any -> outputs (n, ...)
+Predict = Callable[[Tensor, Examples, Tensor, Tensor | None], Tensor]
 
 EXECUTORS = ("eager", "batched", "native", "device", "auto")
 

@@ -11,10 +11,10 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from ..data import Examples
+from ..norms import Statistics
 from ..packing import Packing
 from .dropout import Dropout, refuse_other_dropouts
 from .split import check_split, features_of, head_of, watched
-from .statistics import Statistics
 from .work import RoundWork
 
 

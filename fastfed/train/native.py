@@ -14,6 +14,7 @@ from ..kernels import CLIENT_RULES, Stream, client_state, extension
 from ..kernels.cpp.client_step import COVERS, DIRECTIONS, STEP_SIZES
 from ..kernels.table import client_numbers
 from ..losses import Loss, LossReduction
+from ..norms import Statistics
 from ..purposes import Purpose
 from .batches import steps_taken
 from .contrast import Contrast
@@ -64,9 +65,10 @@ class Native:
         if split is not None:
             self._check_head(split.head)
         values, instructions = self.program.spec()
-        self._core = _core.Program(
-            values, instructions, self.program.output, loss, reduction, self.program.packing.size
-        )
+        layout, self._learnt = self.program.statistics, Statistics.of(module)
+        self._frozen = None if layout is None or self._learnt is not None else layout.pack(module, torch.float32)
+        sizes = self.program.packing.size, 0 if layout is None else layout.size
+        self._core = _core.Program(values, instructions, self.program.output, loss, reduction, *sizes)
 
     def run(self, work: RoundWork) -> Outcome:
         """Trains the round's clients."""
@@ -82,19 +84,25 @@ class Native:
         total = divided(results["delta"], rest(work, weights, results["refused"]))
         delta = self.program.from_engine(total, tables=False)
         deltas = None if results["deltas"] is None else self.program.from_engine(results["deltas"])
-        return Outcome(Total(delta), {name: results[name] for name in SCALARS}, results["refused"], deltas)
+        scalars = {name: results[name] for name in SCALARS}
+        return Outcome(Total(delta), scalars, results["refused"], deltas, results["statistics"], results["own"])
 
-    def predict(self, x: Tensor, examples: Examples, rows: Tensor) -> Tensor:
-        """The outputs of the packed model `x` (d,) for these rows (n,) of examples in the form of the executor's own,
-        with dropout off: (n, ...) float32."""
+    def predict(self, x: Tensor, examples: Examples, rows: Tensor, statistics: Tensor | None = None) -> Tensor:
+        """The outputs of the packed model `x` (d,), with these running `statistics` (s,) of its batch norms, for these
+        rows (n,) of examples in the form of the executor's own, with dropout off: (n, ...) float32."""
         if examples.form != self.examples.form:
             raise ValueError(f"examples: must have the form {self.examples.form}, got {examples.form}")
         if examples is not self._predicted[0]:
             self._predicted = (examples, _engine_examples(examples))
         outputs = torch.empty(len(rows), *self.program.values[self.program.output].shape)
         params = self.program.to_engine(x, tables=False).contiguous()
-        self._core.predict(self._predicted[1], params, rows.contiguous(), outputs, self.threads or 0)
+        running = self._statistics(statistics)
+        self._core.predict(self._predicted[1], params, running, rows.contiguous(), outputs, self.threads or 0)
         return outputs
+
+    def _statistics(self, given: Tensor | None) -> Tensor | None:
+        """What batch norms start from, or are evaluated with: those given, or the ones that frozen norms keep."""
+        return self._frozen if self._learnt is None else self._learnt.checked(given).float().contiguous()
 
     def _check_head(self, asked: str | None) -> None:
         if asked not in self._heads:
@@ -116,6 +124,8 @@ class Native:
             "optimizer_index": work.optimizer_index,
             "lr": work.lr,
             "corrections": None if work.corrections is None else self.program.to_engine(work.corrections).contiguous(),
+            "statistics": self._statistics(work.statistics),
+            "own": work.own,
             "contrast": None if work.contrast is None else self._engine_contrast(work.contrast, len(work)),
             "shuffle": _key(work, Purpose.SHUFFLE),
             "augment": _key(work, Purpose.AUGMENT),
@@ -174,6 +184,8 @@ def _empty_results(work: RoundWork) -> dict[str, Any]:
     results: dict[str, Any] = dict(empty_scalars(clients))
     results["delta"] = torch.empty(d)
     results["deltas"] = torch.empty(clients, d) if work.keep_deltas else None
+    results["statistics"] = None if work.statistics is None else torch.empty(clients, work.statistics.shape[-1])
+    results["own"] = None if work.own is None else torch.empty(clients, len(work.own))
     results["refused"] = torch.zeros(clients, dtype=torch.bool)
     return results
 

@@ -18,7 +18,7 @@ from .batches import meet_one_example
 from .contrast import contrastive_losses
 from .dropout import Dropout
 from .model import LocalModel
-from .statistics import Watch, padded
+from .padded_norm import Watch, padded
 from .trial import MORE, Trial, try_forward
 from .work import RoundWork
 

@@ -61,7 +61,7 @@ class RoundWork:
     replaces their learning rates. `ids` (clients,) and `seed`, `round` key all randomness. `corrections` (clients, d)
     are added to gradients (SCAFFOLD's c - c_i); `preconditioner` (d,) starts second moments (a server's v); `contrast`
     adds MOON's term to the loss, in everything that is said of losses and gradients.
-    `statistics` (s,) or (clients, s) are what running statistics of batch norms start from (train/statistics.py); `own`
+    `statistics` (s,) or (clients, s) are what running statistics of batch norms start from (fastfed/norms.py); `own`
     (n,) int64 are places of the model that stay with the clients, whose deltas are no part of the sum.
     `examples` is a store of this round's own, in the form of the executor's, for data that is made when visited.
     `keep_deltas` also returns every D_i; `measure_cosine` fills the scalar `min_cosine`, the least cosine of a local

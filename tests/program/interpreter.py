@@ -1,8 +1,8 @@
 """A plain interpreter of traced programs, written from their description and not from the tracer.
 
-It knows `Program.spec()` and an ENGINE vector only, and stores values as the engine does: (examples, rows, width),
-images with their channels last. If its results are the module's own, then offsets, layouts, order and settings are
-right.
+It knows `Program.spec()`, an ENGINE vector and one of running statistics only, and stores values as the engine does:
+(examples, rows, width), images with their channels last. If its results are the module's own, then offsets, layouts,
+order and settings are right.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ class Value:
 
 
 class Parameters:
-    """Reads tensors out of an engine vector."""
+    """Reads tensors out of an engine vector; `statistics` are those of batch norms."""
 
-    def __init__(self, engine: Tensor, offsets: list[int]) -> None:
-        self.engine, self.offsets = engine, offsets
+    def __init__(self, engine: Tensor, offsets: list[int], statistics: Tensor) -> None:
+        self.engine, self.offsets, self.statistics = engine, offsets, statistics
 
     def __call__(self, which: int, *shape: int) -> Tensor | None:
         offset = self.offsets[which]
@@ -96,6 +96,17 @@ def dropout(out: Value, x: Value, take: Parameters, settings: Settings) -> None:
 def group_norm(out: Value, x: Value, take: Parameters, settings: Settings) -> None:
     groups = int(settings["groups"])
     out.store_image(F.group_norm(x.image(), groups, take(0, x.width), take(1, x.width), settings["eps"]))
+
+
+def batch_norm(out: Value, x: Value, take: Parameters, settings: Settings) -> None:
+    """In evaluation."""
+    assert settings["frozen"] in (0.0, 1.0)
+    assert 0 <= settings["momentum"] <= 1
+    begins = int(settings["mean"]), int(settings["variance"])
+    mean, variance = (take.statistics[begin : begin + x.width] for begin in begins)
+    out.data = (x.data - mean) / (variance + settings["eps"]).sqrt()
+    weight, bias = take(0, x.width), take(1, x.width)
+    out.data = out.data if weight is None else out.data * weight + bias
 
 
 def layer_norm(out: Value, x: Value, take: Parameters, settings: Settings) -> None:
@@ -171,6 +182,7 @@ OPS: dict[str, tuple[Callable[..., None], int, int, tuple[str, ...]]] = {
     "gelu": (gelu, 1, 0, ("tanh",)),
     "dropout": (dropout, 1, 0, ("p", "index")),
     "group_norm": (group_norm, 1, 2, ("groups", "eps")),
+    "batch_norm": (batch_norm, 1, 2, ("mean", "variance", "eps", "momentum", "frozen")),
     "layer_norm": (layer_norm, 1, 2, ("eps",)),
     "embedding": (embedding, 1, 1, ("padding_idx", "vocabulary")),
     "lstm": (lstm, 1, 4, ()),
@@ -185,8 +197,8 @@ def windows(settings: Settings) -> list[tuple[int, int]]:
     return [(int(settings[f"{name}_h"]), int(settings[f"{name}_w"])) for name in ("kernel", "stride", "pad")]
 
 
-def run(program: Program, engine: Tensor, inputs: Tensor) -> Tensor:
-    """The program's output, as the loss sees it: (n, F) or (n, T, F)."""
+def run(program: Program, engine: Tensor, inputs: Tensor, statistics: Tensor) -> Tensor:
+    """The program's output, as the loss sees it: (n, F) or (n, T, F); `statistics` (s,) are batch norms' own."""
     described, instructions = program.spec()
     values = [Value(*value) for value in described]
     first = values[program.input]
@@ -201,7 +213,8 @@ def run(program: Program, engine: Tensor, inputs: Tensor) -> Tensor:
         assert all(isinstance(setting, float) for setting in settings.values())
         assert done.issuperset(sources)
         assert output not in done
-        execute(values[output], *(values[source] for source in sources), Parameters(engine, params), settings)
+        take = Parameters(engine, params, statistics)
+        execute(values[output], *(values[source] for source in sources), take, settings)
         assert values[output].data.shape == (len(inputs), values[output].rows, values[output].width), op
         done.add(output)
     last = values[program.output]

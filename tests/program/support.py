@@ -69,10 +69,14 @@ def dense(inputs: Inputs) -> Tensor:
 
 
 def shaken(module: nn.Module) -> nn.Module:
-    """Double precision, and no parameter left at a value such as 0 or 1 that would hide a mistake."""
+    """Double precision, and no parameter or running statistic left at a value such as 0 or 1 that would hide a
+    mistake."""
     module = module.double()
     for p in module.parameters():
         p.data.add_(torch.randn_like(p), alpha=0.1)
+    for buffer in module.buffers():
+        if buffer.is_floating_point():
+            buffer.add_(torch.rand_like(buffer))
     return module
 
 
@@ -93,8 +97,10 @@ def check(case: Case) -> Program:
     x = dense(inputs)
     x = x if x.dtype is torch.int64 else x.double()
     engine = traced.to_engine(traced.packing.pack(module))
+    layout = traced.statistics
+    statistics = x.new_zeros(0) if layout is None else layout.pack(module, torch.float64)
     with torch.no_grad():
-        outputs = interpreter.run(traced, engine, x)
+        outputs = interpreter.run(traced, engine, x, statistics)
         expected = module.eval()(x.clone())  # a clone: the module may work in place
     if case.loss == "mse":
         expected = expected.reshape(outputs.shape)

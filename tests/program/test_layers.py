@@ -6,6 +6,7 @@ import pytest
 from torch import nn
 
 from fastfed import models
+from fastfed.norms import frozen
 
 from .support import Case, Net, check, conv, of, picture, sequence, sparse, tokens, vector
 
@@ -54,6 +55,19 @@ LAYERS = {
     "identity": Case(of(nn.Identity), picture, "conv2d flatten"),
     "group norm": Case(of(lambda: nn.GroupNorm(2, 4, eps=1e-2)), picture, "conv2d group_norm flatten"),
     "group norm, plain": Case(of(lambda: nn.GroupNorm(4, 4, affine=False)), picture, "conv2d group_norm flatten"),
+    "batch norm": Case(of(lambda: nn.BatchNorm2d(4, eps=1e-2)), picture, "conv2d batch_norm flatten"),
+    "batch norm, plain": Case(of(lambda: nn.BatchNorm2d(4, affine=False)), picture, "conv2d batch_norm flatten"),
+    "batch norm of vectors": Case(
+        lambda: nn.Sequential(nn.BatchNorm1d(6), nn.Linear(6, 4), nn.BatchNorm1d(4)),
+        vector,
+        "batch_norm linear batch_norm",
+    ),
+    "batch norm alone": Case(lambda: nn.BatchNorm1d(6), vector, "batch_norm"),
+    "batch norm, frozen": Case(
+        lambda: frozen(nn.Sequential(nn.BatchNorm2d(2), nn.Flatten(), nn.Linear(70, 3), nn.BatchNorm1d(3))),
+        picture,
+        "batch_norm flatten linear batch_norm",
+    ),
     "layer norm": Case(lambda: nn.Sequential(nn.Linear(6, 4), nn.LayerNorm(4, eps=1e-2)), vector, "linear layer_norm"),
     "layer norm, plain, on a sequence": Case(
         lambda: nn.Sequential(nn.Linear(4, 3), nn.LayerNorm(3, elementwise_affine=False)), sequence, "linear layer_norm"

@@ -28,7 +28,8 @@ from fastfed.kernels.layers import (
     adaptive_axis,
     grid_axis,
 )
-from fastfed.program import Program, trace
+from fastfed.norms import frozen
+from fastfed.program import Program, Unsupported, trace
 from fastfed.program.lower import lower, stride_of, with_contrast, with_pixel_columns
 
 
@@ -234,3 +235,10 @@ def test_an_lstm_is_a_dense_layer_and_a_recurrence() -> None:
     )
     assert first.bias is None
     assert first.hidden_side.weight.offset == first.weight.offset
+
+
+def test_a_device_engine_has_no_batch_norm() -> None:
+    module = nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4), nn.Linear(4, 3))
+    for given in (module, frozen(module)):
+        with pytest.raises(Unsupported, match=r"^module: layer '1' is a batch norm.* 'device' .*nn.GroupNorm"):
+            network(given, torch.zeros(1, 6))

@@ -66,6 +66,7 @@ MODELS = {
         "cross_entropy",
     ),
     "resnet18_gn": Case(models.resnet18_gn, lambda: picture(3, 9, 8), None, "cross_entropy"),
+    "resnet18_bn": Case(models.resnet18_bn, lambda: picture(3, 9, 8), None, "cross_entropy"),
     "bottlenecks": Case(  # resnet50_gn's, but fewer
         lambda: models._resnet((1, 2), 5, partial(nn.GroupNorm, 4), bottleneck=True),
         lambda: picture(3, 9, 8),

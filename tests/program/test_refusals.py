@@ -105,13 +105,31 @@ def sequential(*layers: nn.Module) -> Callable[[], nn.Module]:
 ENGINE = "FastFed's engine"
 REFUSALS = {
     # layers
-    "batch norm": Refusal(
-        sequential(nn.Conv2d(2, 3, 1), nn.BatchNorm2d(3)), picture, ("module: layer '1' (BatchNorm2d)", "nn.GroupNorm")
+    "batch norm of a sequence": Refusal(
+        sequential(nn.Linear(4, 3), nn.BatchNorm1d(5)), sequence, ("layer '1' (BatchNorm1d) is given sequence (5, 3)",)
+    ),
+    "batch norm of too few channels": Refusal(
+        sequential(nn.Conv2d(2, 3, 1), nn.BatchNorm2d(2)),
+        picture,
+        ("layer '1' (BatchNorm2d) has 2 channels and is given (3, 7, 5)",),
     ),
     "batch norm without statistics": Refusal(
         sequential(nn.Conv2d(2, 3, 1), nn.BatchNorm2d(3, track_running_stats=False)),
         picture,
-        ("layer '1' (BatchNorm2d)", "use nn.GroupNorm", ENGINE + " has: AdaptiveAvgPool2d"),
+        ("layer '1' (BatchNorm2d) keeps no running statistics", "use nn.GroupNorm", ENGINE),
+    ),
+    "batch norm that counts batches": Refusal(
+        sequential(nn.Conv2d(2, 3, 1), nn.BatchNorm2d(3, momentum=None)),
+        picture,
+        ("module: layer '1' is a batch norm with momentum=None",),
+    ),
+    "batch norm of volumes": Refusal(
+        sequential(nn.Conv2d(2, 3, 1), nn.BatchNorm3d(3)), picture, ("layer '1' (BatchNorm3d) is nothing that",)
+    ),
+    "unused batch norm": Refusal(
+        lambda: Net(lambda net, x: (net.norm(x), net.l(x))[1], l=nn.Linear(6, 2), norm=nn.BatchNorm1d(6)),
+        vector,
+        ("batch norm 'norm' makes something that nobody uses", ENGINE),
     ),
     "attention": Refusal(
         lambda: Net(lambda net, x: net.attend(x, x, x)[0], attend=nn.MultiheadAttention(4, 2, batch_first=True)),

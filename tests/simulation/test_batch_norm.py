@@ -4,6 +4,7 @@ own layers, then weighted means of parameters and buffers."""
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 import fastfed as ff
 from fastfed.purposes import Purpose
 
-EXECUTORS = ("eager", "batched")
+EXECUTORS = ("eager", "batched", "native")
 SIZES = (7, 5, 12, 1)  # with batches of 4: short last ones, one of a single example
 ROUNDS, BATCH, LR = 3, 4, 0.1
 
@@ -178,8 +179,9 @@ def test_clients_of_old_models_start_from_what_these_had() -> None:
     sims = [simulation(name, **{"cohort": None, "epochs": None, **settings}) for name in EXECUTORS]
     for sim in sims:
         sim.run(8, progress=False)
-    assert torch.allclose(*(sim.params for sim in sims), rtol=1e-3, atol=1e-4)
-    assert torch.allclose(*(sim.batch_norm.now for sim in sims), rtol=1e-3, atol=1e-4)
+    for sim in sims[1:]:
+        assert torch.allclose(sim.params, sims[0].params, rtol=1e-3, atol=1e-4)
+        assert torch.allclose(sim.batch_norm.now, sims[0].batch_norm.now, rtol=1e-3, atol=1e-4)
     late = sims[0]
     age = torch.tensor([0, 2])
     late.batch_norm.past.put(6, torch.full_like(late.batch_norm.now, 7.0))
@@ -248,10 +250,6 @@ PLAIN = nn.Sequential(nn.Flatten(), nn.Linear(36, 3))
         ),
         ({"exchange": ff.exchange.PreviousModels(1.0)}, r"batch_norm: must be 'frozen' where features"),
         ({"model": nn.Sequential(nn.Flatten(), nn.BatchNorm1d(36, momentum=None))}, "module: layer '1' is a batch nor"),
-        (
-            {"executor": "native"},
-            r"layer '1' \(BatchNorm2d\) keeps running statistics, which FastFed's engine does not",
-        ),
     ],
 )
 def test_what_does_not_go_together_is_refused(settings: dict[str, Any], sentence: str) -> None:
@@ -259,10 +257,16 @@ def test_what_does_not_go_together_is_refused(settings: dict[str, Any], sentence
         simulation(**settings)
 
 
-def test_auto_goes_on_where_an_engine_has_no_batch_norm() -> None:
-    sim = simulation("auto")
+@pytest.mark.parametrize("mode", ["average", "local", "frozen"])
+def test_auto_is_native(mode: Any) -> None:
+    assert simulation("auto", batch_norm=mode).executor.name == "native"
+
+
+def test_auto_goes_on_where_the_engine_has_no_such_batch_norm() -> None:
+    of_rows = nn.Sequential(nn.Flatten(2), nn.BatchNorm1d(1), nn.Flatten(), nn.Linear(36, 3))
+    sim = simulation("auto", model=of_rows)
     assert sim.executor.name == "eager"
-    assert "BatchNorm2d" in sim.executor.why
+    assert "BatchNorm1d" in sim.executor.why
 
 
 @pytest.mark.parametrize("executor", EXECUTORS)
@@ -271,3 +275,101 @@ def test_one_value_per_channel_is_refused_as_torch_does(executor: str) -> None:
     with pytest.raises(RuntimeError, match=r"client 1 \(position 1\)|client 3 \(position 3\)"):
         simulation(executor, model=dense).step()  # 5 = 4 + 1 examples, and one alone
     simulation(executor, model=dense, batch_norm="frozen").step()
+
+
+# ---- other rules, beside torch's own optimizers ---------------------------------------------------------------------
+
+
+class Dense(nn.Module):
+    """Batch norm of images and of vectors, before a curve and after it; every batch has several examples."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.of_images = nn.Conv2d(1, 3, 2, bias=False), nn.BatchNorm2d(3, eps=1e-3, momentum=0.2)
+        self.hidden, self.of_vectors = nn.Linear(75, 7), nn.BatchNorm1d(7, momentum=0.6)
+        self.head = nn.Linear(7, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.flatten(self.of_images(torch.relu(self.conv(x))), 1)
+        return self.head(torch.tanh(self.of_vectors(self.hidden(x))))
+
+
+def dense() -> nn.Module:
+    torch.manual_seed(3)
+    return Dense()
+
+
+def two_clients() -> ff.data.Federated:
+    """Of 11 and 8 examples: batches of 4, 4, 3 and of 4, 4."""
+    g = torch.Generator().manual_seed(6)
+    x, y = torch.randn(19, 1, 6, 6, generator=g), torch.randint(3, (19,), generator=g)
+    return ff.data.from_arrays(x, y, client=(torch.arange(19) >= 11).long(), test=(x[:5], y[:5]))
+
+
+Optimizer = torch.optim.Optimizer
+RULES: dict[str, tuple[ff.clients.Client, Callable[[Any], Optimizer], float]] = {
+    "weight decay": (ff.clients.SGD(lr=LR, weight_decay=0.1), lambda p: torch.optim.SGD(p, LR, weight_decay=0.1), 0.0),
+    "momentum": (
+        ff.clients.Momentum(lr=LR, momentum=0.8, weight_decay=0.05),
+        lambda p: torch.optim.SGD(p, LR, momentum=0.8, weight_decay=0.05),
+        0.0,
+    ),
+    "FedProx": (ff.clients.SGD(lr=LR, prox=0.7), lambda p: torch.optim.SGD(p, LR), 0.7),
+    "adagrad": (
+        ff.clients.AdaGrad(lr=LR, eps=1e-3, v0=0.1),
+        lambda p: torch.optim.Adagrad(p, LR, eps=1e-3, initial_accumulator_value=0.1),
+        0.0,
+    ),
+}
+
+
+def trained_by(name: str, start: nn.Module, client: int, round: int) -> nn.Module:
+    """One client's training by torch's own optimizer, in float64."""
+    fed, model = two_clients(), copy.deepcopy(start).double().train()
+    parameters, prox = list(model.parameters()), RULES[name][2]
+    first = [p.detach().clone() for p in parameters]
+    optimizer = RULES[name][1](parameters)
+    for rows in batches(client, round, torch.arange(11) if client == 0 else torch.arange(11, 19)):
+        inputs, targets = fed.examples.batch(rows)
+        optimizer.zero_grad()
+        F.cross_entropy(model(inputs.double()), targets).backward()
+        for p, began in zip(parameters, first, strict=True):
+            assert p.grad is not None
+            p.grad += prox * (p.detach() - began)
+        optimizer.step()
+    return model
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_parameters_and_statistics_are_those_of_torch_optimizers(executor: str, rule: str) -> None:
+    settings = {"client": RULES[rule][0], "cohort": 2, "model": dense(), "fed": two_clients()}
+    sim, model = simulation(executor, **settings), dense().double()
+    for round in range(2):
+        sim.step()
+        states = [trained_by(rule, model, client, round).state_dict() for client in range(2)]
+        names = [name for name in states[0] if "num_batches" not in name]
+        mean = {name: (11 * states[0][name] + 8 * states[1][name]) / 19 for name in names}
+        model.load_state_dict(mean, strict=False)
+        close(sim.trained_model(), model)
+
+
+@pytest.mark.parametrize("mode", ["average", "local"])
+@pytest.mark.parametrize("executor", EXECUTORS[1:])
+def test_control_variates_go_with_batch_norm(executor: str, mode: Any) -> None:
+    settings = {"exchange": ff.exchange.ControlVariates(), "weights": "uniform", "batch_norm": mode, "cohort": 3}
+    sims = [simulation(name, **settings) for name in ("eager", executor)]
+    for sim in sims:
+        sim.run(3, progress=False)
+    for (name, a), b in zip(sims[0].tensors().items(), sims[1].tensors().values(), strict=True):
+        assert torch.allclose(a, b, rtol=1e-3, atol=1e-4), name
+
+
+@pytest.mark.parametrize("mode", ["average", "local", "frozen"])
+def test_threads_change_no_bit(mode: Any) -> None:
+    found = []
+    for threads in (1, 3):
+        sim = simulation("native", batch_norm=mode, threads=threads)
+        sim.run(3, progress=False)
+        found.append([*sim.tensors().values(), torch.tensor(list(sim.evaluate(per_client=True).values()))])
+    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))

@@ -20,10 +20,12 @@ from torch import Tensor, nn
 
 import fastfed as ff
 from fastfed import clients as ff_clients
+from fastfed.batch_norm import own_places
 from fastfed.clients import SM3, SPS, AdaGrad, Adam, Client, DeltaSGD, Momentum
 from fastfed.data import Augment, Examples, Pixels, Sparse
 from fastfed.losses import IGNORED, Loss, LossReduction
 from fastfed.models import LSTM
+from fastfed.norms import Statistics
 from fastfed.train import Contrast, DeltaPolicy, Outcome, RoundWork
 
 from .support import TIMES, make
@@ -187,6 +189,72 @@ TASKS |= {
     for reduction in reductions
 }
 
+
+class NormedPyramid(nn.Module):
+    """Batch norms on large images, which go one by one through the layers around them and are many rows together, and
+    on small ones; one of them makes a part of a sum, one has no weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.BatchNorm2d(3, momentum=0.3)
+        self.stem = nn.Conv2d(3, 5, 3, padding=1, bias=False)
+        self.norm = nn.BatchNorm2d(5, eps=1e-3)
+        self.large = nn.Conv2d(5, 5, (3, 5), padding=(1, 2))
+        self.branch = nn.BatchNorm2d(5)
+        self.down = nn.Conv2d(5, 7, (5, 3), stride=3, padding=(2, 1))
+        self.plain = nn.BatchNorm2d(7, affine=False, momentum=0.5)
+        self.head = nn.Linear(28, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.relu(self.norm(self.stem(self.first(x))))
+        x = x + self.branch(self.large(x))
+        x = F.relu(self.plain(self.down(x)))
+        return self.head(torch.flatten(F.adaptive_avg_pool2d(x, 2), 1))
+
+
+class NormedTwice(nn.Module):
+    """Of vectors, by a norm of the inputs and by one that looks twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.both = nn.BatchNorm1d(9, eps=0.1), nn.BatchNorm1d(11, eps=0.1, momentum=0.4)
+        self.up, self.on, self.head = nn.Linear(9, 11), nn.Linear(11, 11), nn.Linear(11, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.gelu(self.both(self.up(self.first(x))))
+        return self.head(torch.relu(self.both(self.on(x))))
+
+
+def _normed_cnn() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(2, 5, 3, padding=1),
+        nn.BatchNorm2d(5),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Dropout(0.2),
+        nn.Conv2d(5, 7, 3, bias=False),
+        nn.BatchNorm2d(7, eps=0.1, momentum=0.2),
+        nn.SiLU(),
+        nn.Flatten(),
+        nn.Linear(28, 4),
+    )
+
+
+# Not for the device engine, which has no batch norm. Where a norm sees three or four numbers, its eps is large: some
+# channel has next to no variance then, and to divide by that would make the roundings of any order of a sum large.
+BATCH_NORMS = {
+    "normed cnn": Task(_normed_cnn, "cross_entropy", _pixels),
+    "normed pyramid": Task(
+        NormedPyramid, "cross_entropy", lambda g: Examples(_normal(g, ROWS, 3, 17, 19), _labels(g, 4, ROWS))
+    ),
+    "normed mlp": Task(
+        lambda: nn.Sequential(nn.Linear(9, 11), nn.BatchNorm1d(11, 0.1, 0.4), nn.ReLU(), nn.Linear(11, 4)),
+        "cross_entropy",
+        _vectors,
+    ),
+    "normed twice": Task(NormedTwice, "cross_entropy", _vectors),
+}
+
 # ---- cases ----------------------------------------------------------------------------------------------------------
 
 CORRECTED: dict[str, Any] = {"weight_decay": 0.05, "prox": 0.3, "clip": 0.7}
@@ -277,6 +345,26 @@ def _contrasts() -> list[Case]:
 CASES = _cases()
 
 
+def _batch_norms() -> list[Case]:
+    """A batch of one vector shows no variance: the dense model's batches are never that short."""
+    rules = ("sgd", "sgd corrected", "momentum", "adam", "sm3", "delta-sgd same batch", "sps corrected")
+    cases = [Case("normed cnn", (rule,)) for rule in rules]
+    cases += [Case("normed pyramid", (rule,)) for rule in ("sgd", "momentum", "delta-sgd")]
+    cases += [Case("normed mlp", (rule,), frozenset({"no short batches"})) for rule in ("sgd", "sgd corrected", "adam")]
+    cases += [Case("normed twice", (rule,), frozenset({"no short batches"})) for rule in ("sgd", "momentum")]
+    return [
+        *cases,
+        Case("normed cnn", ("sgd",), frozenset({"own statistics", "own places", "models"})),
+        Case("normed cnn", ("sgd", "adam"), frozenset({"own statistics", "seen", "lr", "models", "clip"})),
+        Case("normed pyramid", ("sgd",), frozenset({"own statistics", "own places", "weights", "divide"})),
+        Case("normed pyramid", ("sgd corrected",), frozenset({"corrections", "own places", "uniform"})),
+        Case("normed mlp", ("momentum",), frozenset({"no short batches", "corrections", "own statistics"})),
+    ]
+
+
+BATCH_NORM_CASES = _batch_norms()
+
+
 def _generator(name: str) -> torch.Generator:
     return torch.Generator().manual_seed(zlib.crc32(name.encode()))
 
@@ -285,18 +373,22 @@ def _generator(name: str) -> torch.Generator:
 def module_of(task: str) -> nn.Module:
     with torch.random.fork_rng():
         torch.manual_seed(zlib.crc32(task.encode()))
-        return TASKS[task].module()
+        return _task(task).module()
 
 
 @cache
 def examples_of(task: str) -> Examples:
-    return TASKS[task].examples(_generator(task))
+    return _task(task).examples(_generator(task))
+
+
+def _task(name: str) -> Task:
+    return TASKS[name] if name in TASKS else BATCH_NORMS[name]
 
 
 def work_of(case: Case, dtype: torch.dtype) -> RoundWork:
     """The round of a case: float32 numbers, held in `dtype`."""
     g = _generator(case.id)
-    packing = ff.Packing.of(module_of(case.task))
+    packing = ff.Packing.of(module_of(case.task), batch_norm=True)
     start = packing.pack(module_of(case.task))
     inside = (packing.pack(_ones_like(module_of(case.task))) != 0).float()
     clients = len(SIZES)
@@ -308,6 +400,12 @@ def work_of(case: Case, dtype: torch.dtype) -> RoundWork:
         asked["seen"] = torch.tensor([13, 9, 18, 7, 0, 20, 6])
     if "drawn" in case.asks:
         asked |= {"seen": torch.tensor([16, 12, 24, 8, 12, 7, 4]), "drawn": True}
+    if "no short batches" in case.asks:
+        asked["seen"] = torch.tensor([15, 11, 19, 0, 7, 20, 7])
+    if case.task in BATCH_NORMS:
+        asked["statistics"] = _statistics(case, g).to(dtype)
+    if "own places" in case.asks:
+        asked["own"] = own_places(module_of(case.task), packing)
     if "lr" in case.asks:
         asked["lr"] = 0.02 + 0.1 * torch.rand(clients, generator=g, dtype=torch.float64)
     if "corrections" in case.asks:
@@ -334,6 +432,14 @@ def work_of(case: Case, dtype: torch.dtype) -> RoundWork:
         cosine_includes_step="cosine after" in case.asks,
         **asked,
     )
+
+
+def _statistics(case: Case, g: torch.Generator) -> Tensor:
+    """Means and variances around the first ones: of all clients, or of each."""
+    layout = Statistics.of(module_of(case.task))
+    assert layout is not None
+    rows = (len(SIZES),) if "own statistics" in case.asks else ()
+    return layout.pack(module_of(case.task), torch.float32) + torch.rand(*rows, layout.size, generator=g)
 
 
 def _contrast(g: torch.Generator, start: Tensor, inside: Tensor) -> Contrast:
@@ -383,7 +489,7 @@ def executors(*names: str) -> Any:
 
 def run(case: Case, executor: str, dtype: torch.dtype = torch.float32, **otherwise: Any) -> Outcome:
     """The case's round, `otherwise` instead of what its work says."""
-    task = TASKS[case.task]
+    task = _task(case.task)
     made = make(executor, module_of(case.task), task.loss, examples_of(case.task), reduction=task.reduction)
     return made.run(replace(work_of(case, dtype), **otherwise))
 
@@ -404,6 +510,11 @@ def assert_agrees(case: Case, got: Outcome) -> None:
     assert torch.equal(got.refused, exact.refused)
     assert_close("delta", got.delta, plain.delta, exact.delta)
     assert_close("deltas", *(kept(outcome) for outcome in (got, plain, exact)))
+    for name in ("statistics", "own"):
+        found = [getattr(outcome, name) for outcome in (got, plain, exact)]
+        assert (found[0] is None) == (found[2] is None), name
+        if found[2] is not None:
+            assert_close(name, *found)
     assert got.scalars.keys() == exact.scalars.keys()
     error = TIMES * float((kept(plain) - kept(exact)).norm())
     relative = error / max(float(kept(exact).norm()), EPSILON)

@@ -5,16 +5,28 @@ from __future__ import annotations
 import pytest
 import torch
 
-from .agreement import CASES, Case, assert_agrees, assert_close, executors, kept, reference, run
+from .agreement import (
+    BATCH_NORM_CASES,
+    CASES,
+    Case,
+    assert_agrees,
+    assert_close,
+    executors,
+    kept,
+    reference,
+    run,
+)
+
+ALL = [*CASES, *BATCH_NORM_CASES]
 
 
 @executors("batched", "native")
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
+@pytest.mark.parametrize("case", ALL, ids=lambda case: case.id)
 def test_agrees_with_eager(case: Case, executor: str) -> None:
     assert_agrees(case, run(case, executor))
 
 
-PLAIN = [case for case in CASES if case.rules == ("sgd",) and "corrections" not in case.asks]
+PLAIN = [case for case in ALL if case.rules == ("sgd",) and "corrections" not in case.asks]
 
 
 @executors("batched", "native")
@@ -26,11 +38,14 @@ def test_agrees_with_eager_where_gradients_need_not_be_kept(case: Case, executor
         for name, dtype in ((executor, torch.float32), ("eager", torch.float32), ("eager", torch.float64))
     )
     assert_close("delta", got.delta, plain.delta, exact.delta)
+    for found in ("statistics", "own"):
+        if getattr(exact, found) is not None:
+            assert_close(found, *(getattr(outcome, found) for outcome in (got, plain, exact)))
     for name in ("first_loss", "last_loss", "mean_loss", "delta_norm"):
         assert_close(name, *(outcome.scalars[name].nan_to_num() for outcome in (got, plain, exact)))
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
+@pytest.mark.parametrize("case", ALL, ids=lambda case: case.id)
 def test_the_table_trains(case: Case) -> None:
     """The oracle itself: everybody with steps moves, float32 is close to float64, and nothing is refused."""
     plain, exact = reference(case, torch.float32), reference(case, torch.float64)

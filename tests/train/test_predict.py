@@ -8,30 +8,35 @@ from torch import nn
 
 import fastfed as ff
 from fastfed.data import Examples
+from fastfed.norms import Statistics
 from fastfed.program import Unsupported
 from fastfed.train.native import Native
 
-from .agreement import TASKS
+from .agreement import BATCH_NORMS, TASKS
 from .support import normal
 
-NATIVE = [name for name, task in TASKS.items() if isinstance(task.loss, str)]
+NATIVE = {name: task for name, task in (TASKS | BATCH_NORMS).items() if isinstance(task.loss, str)}
 
 
 @pytest.mark.parametrize("name", NATIVE)
 def test_outputs_are_those_of_torch(name: str) -> None:
     """Against float64, at most twice torch's own float32 error."""
-    task = TASKS[name]
+    task = NATIVE[name]
     generator = torch.Generator().manual_seed(4)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(9)
         module = task.module().eval()
+        for buffer in module.buffers():  # running statistics that are not the first ones
+            buffer.add_(torch.rand(buffer.shape) if buffer.is_floating_point() else 0)
     examples = task.examples(generator)
     try:
         native = Native(module, task.loss, examples)
     except Unsupported as why:
         pytest.skip(f"the native engine does not run this task: {why}")
     rows = torch.randperm(len(examples), generator=generator)[:-3]
-    found = native.predict(ff.Packing.of(module).pack(module), examples, rows)
+    layout = Statistics.of(module)
+    statistics = None if layout is None else layout.pack(module, torch.float32)
+    found = native.predict(ff.Packing.of(module, batch_norm=True).pack(module), examples, rows, statistics)
     with torch.no_grad():
         single = module(examples.batch(rows)[0])
         exact = module.double()(examples.batch(rows, torch.float64)[0])

@@ -44,6 +44,7 @@ struct Shape {
   DO(image, kImage)                       \
   DO(select, kSelect)                     \
   DO(group_norm, kGroupNorm)              \
+  DO(batch_norm, kBatchNorm)              \
   DO(layer_norm, kLayerNorm)              \
   DO(embedding, kEmbedding)               \
   DO(lstm, kLstm)                         \
@@ -121,6 +122,11 @@ struct Frame {
   const float* start;
   RowGroups* groups;
 
+  // Running statistics of batch norms: `by_batch` normalises by the batch's own, except in frozen norms, and `notes`
+  // moves the running ones towards these.
+  float* statistics;
+  bool by_batch, notes;
+
   Size batch;                  // examples in this batch
   const Size* rows;            // their rows in the example store
   const std::int32_t* tokens;  // (batch, length), where the input is tokens
@@ -148,6 +154,8 @@ class Layer {
   virtual Size workspace_size(Size) const { return 0; }
   // The lengths of its parameters, in the order of spec().params; absent ones are ignored.
   virtual std::vector<Size> param_sizes() const { return {}; }
+  // Where those of the running statistics end that it uses.
+  virtual Size statistics_end() const { return 0; }
 
   const Spec& spec() const { return spec_; }
 

@@ -1,5 +1,5 @@
-// Normalisation over groups of an image's channels, and over the last axis. Means and variances take two passes: the
-// difference of mean square and squared mean would cancel where the mean is large.
+// Normalisation over groups of an image's channels, over the examples of a batch, and over the last axis. Means and
+// variances take two passes: the difference of mean square and squared mean would cancel where the mean is large.
 #include <algorithm>
 #include <cmath>
 
@@ -177,6 +177,128 @@ class GroupNorm : public Layer {
   double eps_;
 };
 
+// ---- by batch ------------------------------------------------------------------------------------------------------
+
+// Of every channel, over all rows of all examples of a batch: by the batch's own mean and variance while it is learnt,
+// by running ones in evaluation and where it is frozen.
+class BatchNorm : public Layer {
+ public:
+  explicit BatchNorm(Spec given)
+      : Layer(std::move(given)),
+        channels_(in().channels),
+        mean_at_(spec().whole("mean")),
+        variance_at_(spec().whole("variance")),
+        eps_(spec().setting("eps")),
+        momentum_(spec().setting("momentum")),
+        frozen_(spec().whole("frozen") != 0) {}
+
+  void forward(const Frame& f, Size first, Size count) const override {
+    const Scratch s = scratch(f);
+    const Pixels n = pixels(count);
+    by_batch(f) ? measure(f, n, x(f, first), s) : recall(f);
+    for (Size c = 0; c < channels_; ++c) {
+      s.by_x[c] = inverse(f)[c] * weight(f, c);
+      s.shift[c] = has(1) ? param(f, 1)[c] : 0.0f;
+    }
+    scale_channels(n, x(f, first), mean(f), s.by_x, s.shift, y(f, first));
+  }
+
+  void backward(const Frame& f, Size first, Size count) const override {
+    const Scratch s = scratch(f);
+    const Pixels n = pixels(count);
+    const float *given = x(f, first), *slope = dy(f, first);
+    total(n, s, s.sums, [&](const Pixels& some, Size at) { sum_channels(some, slope + at, s.partial, s.part); });
+    total(n, s, s.products,
+          [&](const Pixels& some, Size at) { sum_products(some, given + at, mean(f), slope + at, s.partial, s.part); });
+    for (Size c = 0; c < channels_; ++c) s.products[c] *= inverse(f)[c];
+    if (wants()) give_back(f, n, given, slope, s, dx(f, first));
+    if (has(0)) pour(sink(f, 0, first), channels_, s.products);
+    if (has(1)) pour(sink(f, 1, first), channels_, s.sums);
+  }
+
+  Size kept_size(Size) const override { return 2 * channels_; }
+  Size workspace_size(Size) const override { return kScratchArrays * channels_; }
+  std::vector<Size> param_sizes() const override { return {channels_, channels_}; }
+  Size statistics_end() const override { return std::max(mean_at_, variance_at_) + channels_; }
+
+ private:
+  // One number per channel each.
+  static constexpr Size kScratchArrays = 7;
+  struct Scratch {
+    float *partial, *part;   // of sums: inside a slab of rows, and of it
+    float *sums, *products;  // over the batch
+    float *by_dy, *by_x, *shift;
+  };
+  Scratch scratch(const Frame& f) const {
+    const auto at = [&](Size i) { return f.workspace + i * channels_; };
+    return {at(0), at(1), at(2), at(3), at(4), at(5), at(6)};
+  }
+
+  Pixels pixels(Size examples) const { return {examples * in().rows, channels_}; }
+  bool by_batch(const Frame& f) const { return f.by_batch && !frozen_; }
+  float* mean(const Frame& f) const { return kept(f); }
+  float* inverse(const Frame& f) const { return kept(f) + channels_; }
+  float weight(const Frame& f, Size channel) const { return has(0) ? param(f, 0)[channel] : 1.0f; }
+
+  // to = the sum over all rows, slab by slab: a batch may have many rows, and the sums are floats. add(some, at) leaves
+  // the sum of a slab that begins at number `at` in s.part.
+  template <class Add> void total(const Pixels& n, const Scratch& s, float* to, Add add) const {
+    constexpr Size kSlab = 1024;  // rows
+    std::fill_n(to, channels_, 0.0f);
+    for (Size row = 0; row < n.pixels; row += kSlab) {
+      add(Pixels{std::min(kSlab, n.pixels - row), channels_}, row * channels_);
+      for (Size c = 0; c < channels_; ++c) to[c] += s.part[c];
+    }
+  }
+
+  void measure(const Frame& f, const Pixels& n, const float* given, const Scratch& s) const {
+    if (n.pixels < 2)
+      throw std::runtime_error(
+          "a batch of one example shows a batch norm only one value per channel; use another batch_size");
+    const double rows = double(n.pixels);
+    total(n, s, s.sums, [&](const Pixels& some, Size at) { sum_channels(some, given + at, s.partial, s.part); });
+    for (Size c = 0; c < channels_; ++c) mean(f)[c] = float(double(s.sums[c]) / rows);
+    total(n, s, s.sums,
+          [&](const Pixels& some, Size at) { sum_squares(some, given + at, mean(f), s.partial, s.part); });
+    for (Size c = 0; c < channels_; ++c) inverse(f)[c] = inverse_root(double(s.sums[c]) / rows, eps_);
+    if (!f.notes) return;
+    for (Size c = 0; c < channels_; ++c) {
+      note(f.statistics[mean_at_ + c], double(mean(f)[c]));
+      note(f.statistics[variance_at_ + c], double(s.sums[c]) / (rows - 1));  // unbiased, unlike the one above
+    }
+  }
+
+  void note(float& running, double found) const {
+    running = float((1.0 - momentum_) * double(running) + momentum_ * found);
+  }
+
+  void recall(const Frame& f) const {
+    for (Size c = 0; c < channels_; ++c) {
+      mean(f)[c] = f.statistics[mean_at_ + c];
+      inverse(f)[c] = inverse_root(double(f.statistics[variance_at_ + c]), eps_);
+    }
+  }
+
+  // dx = (dy - mean(dy) - xhat * mean(dy * xhat)) * weight / deviation, means over the batch; where mean and deviation
+  // are running ones, which the batch does not move, dx = dy * weight / deviation.
+  void give_back(const Frame& f, const Pixels& n, const float* given, const float* slope, const Scratch& s,
+                 float* to) const {
+    const double share = by_batch(f) ? 1.0 / double(n.pixels) : 0.0;
+    for (Size c = 0; c < channels_; ++c) {
+      const double scale = double(inverse(f)[c]) * double(weight(f, c));
+      s.by_dy[c] = float(scale);
+      s.shift[c] = float(-scale * double(s.sums[c]) * share);
+      s.by_x[c] = float(-scale * double(inverse(f)[c]) * double(s.products[c]) * share);
+    }
+    const auto combine = adds() ? combine_channels<true> : combine_channels<false>;
+    combine(n, slope, given, mean(f), s.by_dy, s.by_x, s.shift, to);
+  }
+
+  Size channels_, mean_at_, variance_at_;
+  double eps_, momentum_;
+  bool frozen_;
+};
+
 // ---- by row --------------------------------------------------------------------------------------------------------
 
 struct Moments {
@@ -279,6 +401,7 @@ class LayerNorm : public Layer {
 
 void enter_norm_layers(LayerMakers& layers) {
   layers[Op::kGroupNorm] = make<GroupNorm>;
+  layers[Op::kBatchNorm] = make<BatchNorm>;
   layers[Op::kLayerNorm] = make<LayerNorm>;
 }
 

@@ -1,73 +1,15 @@
-"""The running statistics of a module's batch norms as one vector, and batch norm for many clients' padded batches."""
+"""Batch norm for many clients' padded batches."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from ..norms import PARTS, name_of
 from ..packing import batch_norm_layers
-
-_PARTS = ("running_mean", "running_var")
-_KINDS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
-
-
-@dataclass(frozen=True)
-class Statistics:
-    """Where each layer's running mean and variance lie in a vector (size,), by the names of the buffers."""
-
-    places: Mapping[str, slice]
-    size: int
-
-    @classmethod
-    def of(cls, module: nn.Module) -> Statistics | None:
-        """Those of a module; None if it keeps none. A batch norm that is none of torch's own, or that averages over all
-        batches alike, is refused."""
-        places: dict[str, slice] = {}
-        end = 0
-        for name, layer in batch_norm_layers(module).items():
-            if type(layer) not in _KINDS or layer.momentum is None:
-                what = "momentum=None" if type(layer) in _KINDS else type(layer).__name__
-                raise ValueError(
-                    f"module: layer {name or type(module).__name__!r} is a batch norm with {what}; FastFed has "
-                    "nn.BatchNorm1d, 2d and 3d with a momentum"
-                )
-            for part in _PARTS:
-                places[f"{name}.{part}".removeprefix(".")] = slice(end, end + layer.num_features)
-                end += layer.num_features
-        return cls(places, end) if places else None
-
-    def pack(self, module: nn.Module, dtype: torch.dtype) -> Tensor:
-        """The statistics that a module has: (size,)."""
-        buffers = dict(module.named_buffers())
-        return torch.cat([buffers[name].detach().to(dtype) for name in self.places])
-
-    def views(self, vector: Tensor) -> dict[str, Tensor]:
-        """By the names of the buffers, views of (size,) or (clients, size)."""
-        return {name: vector[..., place] for name, place in self.places.items()}
-
-    def unpack(self, vector: Tensor, module: nn.Module) -> None:
-        """Writes them into a module's buffers."""
-        buffers = dict(module.named_buffers())
-        for name, view in self.views(vector).items():
-            buffers[name].copy_(view)
-
-    def start_of(self, statistics: Tensor | None, position: int) -> Tensor:
-        """A copy of what the client at this position starts from, of a work's `statistics`."""
-        given = self.checked(statistics)
-        return (given if given.dim() == 1 else given[position]).clone()
-
-    def checked(self, statistics: Tensor | None) -> Tensor:
-        """Refuses a work that lacks them, or has those of another module."""
-        if statistics is None or statistics.shape[-1] != self.size:
-            found = "none" if statistics is None else f"{tuple(statistics.shape)}"
-            raise ValueError(f"statistics: the module's batch norms have {self.size} of them, got {found}")
-        return statistics
 
 
 class Watch:
@@ -115,8 +57,8 @@ class PaddedNorm(nn.Module):
 
     def _note(self, mean: Tensor, variance: Tensor) -> None:
         """The variance is the unbiased one, as torch's running variance has it."""
-        for part, measured in zip(_PARTS, (mean, variance), strict=True):
-            name = f"{self.name}.{part}".removeprefix(".")
+        for part, measured in zip(PARTS, (mean, variance), strict=True):
+            name = name_of(self.name, part)
             before = self._watch[0].found.get(name, getattr(self, part))  # a layer may be called twice
             self._watch[0].found[name] = (1 - self.momentum) * before + self.momentum * measured
 
