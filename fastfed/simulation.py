@@ -372,7 +372,8 @@ class Simulation:
         With `training`, also over all training examples: trainset_loss and so on.
         With `per_client`, also the metric's mean, 10th and 90th percentile over the clients that have examples (at most
         1,000, spread over all), on their test examples where the data has any, else on their training examples; their
-        names begin with client_.
+        names begin with client_. Clients that keep their own batch norms (``batch_norm="local"``) are evaluated with
+        these.
         """
         found: dict[str, float] = {}
         if self.fed.test is not None:
@@ -387,7 +388,8 @@ class Simulation:
                 found |= {f"{part}_{name}": value for name, value in metrics.items()}
         if per_client:
             clients = evaluated_clients(self.fed)
-            metrics = self._evaluator.per_client(self.params, evaluation_visit(self.fed, clients))
+            own = self.batch_norm.own_models(self.params, clients)
+            metrics = self._evaluator.per_client(self.params, evaluation_visit(self.fed, clients), own)
             found |= {f"client_{name}": value for name, value in metrics.items()}
         if not found:
             raise ValueError(

@@ -4,7 +4,7 @@ own layers, then weighted means of parameters and buffers."""
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
@@ -373,3 +373,54 @@ def test_threads_change_no_bit(mode: Any) -> None:
         sim.run(3, progress=False)
         found.append([*sim.tensors().values(), torch.tensor(list(sim.evaluate(per_client=True).values()))])
     assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
+
+
+# ---- evaluation per client ------------------------------------------------------------------------------------------
+
+
+def own_accuracies(sim: ff.Simulation, ids: Iterable[int]) -> Tensor:
+    """Of each client's own model on its own examples, in torch: the shared layers, and what it keeps of batch norms."""
+    kept = sim.batch_norm.store.get(torch.arange(4), torch.cat([*_norms_of(module())]))
+    found = []
+    for client in ids:
+        model = sim.trained_model()
+        for tensor, part in zip(_norms_of(model), kept[client].split([4, 4, 4, 4, 3, 3]), strict=True):
+            tensor.data.copy_(part)
+        begin = sum(SIZES[:client])
+        inputs, targets = sim.fed.examples.batch(torch.arange(begin, begin + SIZES[client]))
+        with torch.no_grad():
+            found.append((model.eval()(inputs).argmax(1) == targets).double().mean())
+    return torch.stack(found)
+
+
+def _norms_of(model: nn.Module) -> list[Tensor]:
+    first, second = model[1], model[4]
+    return [first.weight, first.bias, first.running_mean, first.running_var, second.running_mean, second.running_var]
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_clients_are_evaluated_with_their_own_batch_norms(executor: str) -> None:
+    sim = simulation(executor, batch_norm="local", cohort=2, epochs=6)
+    sim.step()
+    assert len(sim.batch_norm.store) == 2  # the others have not trained yet, and have the first ones
+    for _ in range(3):
+        found = sim.evaluate(per_client=True)
+        wanted = own_accuracies(sim, range(4))
+        assert found["client_accuracy_mean"] == pytest.approx(float(wanted.mean()))
+        assert found["client_accuracy_p10"] == pytest.approx(float(torch.quantile(wanted, 0.1)))
+        sim.run(2, progress=False)
+    common = sim._evaluator.per_client(sim.params, sim.fed.visit(torch.arange(4)))
+    assert common["accuracy_mean"] != pytest.approx(float(own_accuracies(sim, range(4)).mean()))
+
+
+@pytest.mark.parametrize("mode", ["average", "frozen"])
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_without_norms_of_their_own_clients_are_evaluated_with_the_global_ones(executor: str, mode: Any) -> None:
+    sim = simulation(executor, batch_norm=mode)
+    sim.run(2, progress=False)
+    model, found = sim.trained_model().eval(), []
+    for client, size in enumerate(SIZES):
+        inputs, targets = sim.fed.examples.batch(torch.arange(sum(SIZES[:client]), sum(SIZES[:client]) + size))
+        with torch.no_grad():
+            found.append(float((model(inputs).argmax(1) == targets).double().mean()))
+    assert sim.evaluate(per_client=True)["client_accuracy_mean"] == pytest.approx(sum(found) / 4)
