@@ -1,5 +1,5 @@
-"""The models of the papers: plain torch layers that torch.fx can trace, so every executor runs them, but for batch norm
-and attention, which FastFed's engine lacks: "eager" and "batched" run those.
+"""The models of the papers: plain torch layers that torch.fx can trace, so every executor runs them, but for attention,
+which FastFed's engine lacks, and batch norm, which "native" has and "device" has not: "eager" and "batched" run both.
 
 Papers, as in the documentation: AFO = "Adaptive Federated Optimization", DSGD = "Adaptive Federated Learning with
 Auto-Tuned Clients" (Delta-SGD), CC = "Client-Centric Federated Adaptive Optimization". Shapes leave out the batch.
@@ -245,7 +245,7 @@ def resnet18_gn(classes: int = 10, groups: int = 2) -> nn.Sequential:
 
 @remembered
 def resnet50_gn(classes: int = 100, groups: int = 2) -> nn.Sequential:
-    """DSGD's ResNet-50 for CIFAR-100, group norm in place of batch norm: (3, H, W) -> (classes,).
+    """ResNet-50 for CIFAR-100, group norm in place of batch norm: (3, H, W) -> (classes,).
 
     A 3x3 stem without pooling; 23,705,252 parameters with 100 classes.
     """
@@ -254,7 +254,7 @@ def resnet50_gn(classes: int = 100, groups: int = 2) -> nn.Sequential:
 
 @remembered
 def resnet18_bn(classes: int = 10) -> nn.Sequential:
-    """`resnet18_gn` with batch norm, as first published: (3, H, W) -> (classes,).
+    """DSGD's ResNet-18 for CIFAR: `resnet18_gn` with batch norm, as first published: (3, H, W) -> (classes,).
 
     11,173,962 parameters with 10 classes, and 9,600 running statistics: see `batch_norm` of ``Simulation``.
     """
@@ -263,7 +263,7 @@ def resnet18_bn(classes: int = 10) -> nn.Sequential:
 
 @remembered
 def resnet50_bn(classes: int = 100) -> nn.Sequential:
-    """`resnet50_gn` with batch norm: (3, H, W) -> (classes,).
+    """DSGD's ResNet-50 for CIFAR-100, `resnet50_gn` with batch norm: (3, H, W) -> (classes,).
 
     23,705,252 parameters with 100 classes, and 53,120 running statistics.
     """

@@ -15,7 +15,7 @@ from fastfed.app.config.source import check_fit
 from .support import BASE, FILES, HOME, head_of, planned, tables_of
 
 SMALL = ("run.rounds=2", "run.evaluate_every=2", "data.clients=12", "data.examples=2", "data.test_examples=2")
-RESIDUAL_MODELS = ("resnet18_gn", "resnet50_gn")
+RESIDUAL_MODELS = ("resnet18_bn", "resnet18_gn", "resnet50_bn", "resnet50_gn")
 LARGE_MODELS = ("emnist_autoencoder", "emnist_cnn", "shakespeare_lstm", "stack_overflow_lr", "stack_overflow_nwp")
 EVERY_VARIANT = (  # of these all variants are run, of the others the last one: their rules are the same
     "afo/qmnist_writers",
