@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 import fastfed as ff
 from fastfed.losses import LossReduction
+from fastfed.norms import PackedModel
 from fastfed.packing import Packing
 from fastfed.record.evaluate import Evaluator, higher_is_better
 
@@ -157,3 +158,26 @@ def test_clients_with_nothing_to_measure_are_left_out() -> None:
     nobody = ff.data.Visit(examples, torch.tensor([2, 3]), torch.tensor([0, 2]))
     with pytest.raises(ValueError, match="per_client: no client has examples that recall_at_5 could be measured on"):
         evaluator.per_client(x, nobody)
+
+
+@pytest.mark.parametrize("load", [1, 4096])
+def test_every_client_is_evaluated_with_its_own_model(load: int) -> None:
+    """Also where examples of many clients go to a device together; a client without examples has no part in it."""
+    torch.manual_seed(1)
+    model, inputs = nn.Linear(3, 2), torch.randn(200, 3)
+    examples = ff.data.Examples(inputs, torch.randn(200, 2))
+    owners = torch.tensor([0, 150, 150, 160, 200])
+    packing = Packing.of(model)
+    models = torch.randn(4, packing.size)
+    evaluator = Evaluator(model, "mse", threads=2)
+    evaluator._load = load
+    visit = ff.data.Visit(examples, torch.arange(200), owners)
+    found = evaluator.per_client(models[0], visit, lambda position: PackedModel(models[position]))
+    wanted = []
+    for position in (0, 2, 3):
+        rows = slice(int(owners[position]), int(owners[position + 1]))
+        own = packing.views(models[position])
+        outputs = inputs[rows] @ own["weight"].T + own["bias"]
+        wanted.append(float(((outputs - examples.targets_of(torch.arange(200))[rows]) ** 2).mean()))
+    assert found["mse_mean"] == pytest.approx(sum(wanted) / 3, rel=1e-5)
+    assert found["mse_p10"] == pytest.approx(float(torch.quantile(torch.tensor(wanted), 0.1)), rel=1e-5)

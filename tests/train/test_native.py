@@ -16,6 +16,8 @@ from fastfed.data import Examples, Pixels, Sparse
 from fastfed.train import Contrast, DeltaPolicy, RoundWork
 from fastfed.train.eager import Eager
 
+from .support import make, round_of, vectors
+
 native = pytest.importorskip("fastfed.train.native", reason="the compiled extension is missing")
 pytest.importorskip("fastfed._core", reason="the compiled extension is missing")
 
@@ -317,7 +319,7 @@ def test_the_engine_refuses_names_that_it_does_not_know() -> None:
         op: str = "linear", loss: str = "cross_entropy", kind: str = "vector", reduction: str = "mean"
     ) -> _core.Program:
         values = [(kind, 1, 4, 0, 0), ("vector", 1, 3, 0, 0)]
-        return _core.Program(values, [(op, [0], 1, [0, -1], {})], 1, loss, reduction, 12)
+        return _core.Program(values, [(op, [0], 1, [0, -1], {})], 1, loss, reduction, 12, 0)
 
     program()
     with pytest.raises(ValueError, match="program: has no layer 'bilinear'"):
@@ -326,3 +328,21 @@ def test_the_engine_refuses_names_that_it_does_not_know() -> None:
         program(loss="hinge")
     with pytest.raises(ValueError, match="values: must be of a known kind, not 'matrix'"):
         program(kind="matrix")
+
+
+def test_statistics_that_batch_norms_lack_are_refused() -> None:
+    from fastfed import _core
+
+    values = [("vector", 1, 4, 0, 0), ("vector", 1, 4, 0, 0)]
+    settings = {"mean": 0.0, "variance": 4.0, "eps": 1e-5, "momentum": 0.1, "frozen": 0.0}
+    made = [("batch_norm", [0], 1, [0, 4], settings)]
+    _core.Program(values, made, 1, "mse", "mean", 8, 8)
+    with pytest.raises(ValueError, match="program: a running statistic lies outside their vector"):
+        _core.Program(values, made, 1, "mse", "mean", 8, 7)
+    module = nn.Sequential(nn.Linear(6, 3), nn.BatchNorm1d(3))
+    engine = make("native", module, "cross_entropy", vectors())
+    x = ff.Packing.of(module, batch_norm=True).pack(module)
+    with pytest.raises(ValueError, match="statistics: the module's batch norms have 6 of them, got none"):
+        engine.run(round_of(x))
+    with pytest.raises(ValueError, match=r"statistics: the module's batch norms have 6 of them, got \(5,\)"):
+        engine.predict(x, vectors(), torch.arange(3), torch.ones(5))
