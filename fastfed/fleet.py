@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,13 +13,11 @@ from .data.arguments import check_real, check_whole
 from .data.exact import exp
 from .data.sampling import normals, uniforms
 from .kernels import Stream
+from .per_client import PerClient, check_count, expand, largest, per_client
 from .purposes import Purpose
-
-PerClient = float | Sequence[float] | Tensor
 
 _SPEEDS, _BEGINS = 0, 1  # what the numbers of a FLEET stream are for: its word `round`
 _PORTION = 1 << 16  # clients whose numbers are drawn at once: bounds the memory of the steps in between
-_MOST_IN_JSON = 10_000  # clients whose settings a checkpoint holds; of more, they must be given again on resume
 
 
 @dataclass(frozen=True)
@@ -43,16 +40,16 @@ class Windows:
                 f"clients that are always available need no windows"
             )
         if self.begin is not None:
-            begin = _per_client("begin", self.begin)
+            begin = per_client("begin", self.begin)
             if bool((torch.as_tensor(begin) >= period).any()):
-                raise ValueError(f"begin: must be less than the period, {period:g} seconds, got {_largest(begin)!r}")
+                raise ValueError(f"begin: must be less than the period, {period:g} seconds, got {largest(begin)!r}")
             object.__setattr__(self, "begin", begin)
 
     def begins(self, clients: int, seed: int) -> Tensor:
         """When each client's first window opens: (clients,) float64 seconds in [0, period)."""
         self.check(clients)
         if self.begin is not None:
-            return _expand(self.begin, clients)
+            return expand(self.begin, clients)
         begins = torch.empty(clients, dtype=torch.float64)
         stream = Stream(seed, Purpose.FLEET, round=_BEGINS)
         for ids in torch.arange(clients).split(_PORTION):
@@ -61,7 +58,7 @@ class Windows:
 
     def check(self, clients: int) -> None:
         """Refuses beginnings for another number of clients."""
-        _check_count("begin", self.begin, clients)
+        check_count("begin", self.begin, clients)
 
 
 @dataclass(frozen=True)
@@ -84,8 +81,8 @@ class Fleet:
     windows: Windows | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "step_seconds", _per_client("step_seconds", self.step_seconds, above=0.0))
-        object.__setattr__(self, "network_seconds", _per_client("network_seconds", self.network_seconds))
+        object.__setattr__(self, "step_seconds", per_client("step_seconds", self.step_seconds, above=0.0))
+        object.__setattr__(self, "network_seconds", per_client("network_seconds", self.network_seconds))
         if check_real("spread", self.spread) > 0 and not isinstance(self.step_seconds, float):
             raise ValueError(
                 f"spread: spreads one number of step_seconds over the clients; with one each it must be 0, "
@@ -109,11 +106,15 @@ class Fleet:
             raise ValueError(f"steps: must be >= 0, got {int(steps.min())}")
         bytes_moved = check_whole("bytes_moved", bytes_moved, 0)
         self.check(len(steps))
-        seconds = steps * self._seconds_a_step(len(steps), seed) + _expand(self.network_seconds, len(steps))
+        seconds = self.training_seconds(steps, seed) + expand(self.network_seconds, len(steps))
         if self.bytes_per_second is not None:
             seconds += bytes_moved / self.bytes_per_second
         _check_durations(seconds, steps)
         return seconds
+
+    def training_seconds(self, steps: Tensor, seed: int) -> Tensor:
+        """How long the local steps (clients,) alone take: (clients,) float64."""
+        return steps * self._seconds_a_step(len(steps), seed)
 
     def begins(self, clients: int, seed: int) -> Tensor | None:
         """When each client's first window opens: (clients,) float64 seconds; None where all are always available."""
@@ -121,13 +122,13 @@ class Fleet:
 
     def check(self, clients: int) -> None:
         """Refuses settings that were given for another number of clients."""
-        _check_count("step_seconds", self.step_seconds, clients)
-        _check_count("network_seconds", self.network_seconds, clients)
+        check_count("step_seconds", self.step_seconds, clients)
+        check_count("network_seconds", self.network_seconds, clients)
         if self.windows is not None:
             self.windows.check(clients)
 
     def _seconds_a_step(self, clients: int, seed: int) -> Tensor:
-        seconds = _expand(self.step_seconds, clients)
+        seconds = expand(self.step_seconds, clients)
         if self.spread > 0:
             stream = Stream(seed, Purpose.FLEET, round=_SPEEDS)
             for ids in torch.arange(clients).split(_PORTION):
@@ -150,45 +151,3 @@ def _check_durations(seconds: Tensor, steps: Tensor) -> None:
     if seconds[client] > 0:
         raise ValueError(f"spread: {took}; a spread below 10 avoids that")
     raise ValueError(f"network_seconds: {took}; a participation must take some time, so give network_seconds > 0")
-
-
-# ---- one number for all, or one per client --------------------------------------------------------------------------
-
-
-def _per_client(name: str, value: PerClient, above: float | None = None) -> float | tuple[float, ...] | Tensor:
-    """`value` as a float, as a tuple of one per client, or as a tensor if they are many; all >= 0, or > `above`."""
-    if isinstance(value, Tensor | np.ndarray) or (isinstance(value, Sequence) and not isinstance(value, str)):
-        return _many(name, value, above)
-    return check_real(name, value, above=above)
-
-
-def _many(name: str, value: Sequence[float] | Tensor | NDArray[np.float64], above: float | None) -> tuple | Tensor:
-    try:
-        numbers = torch.as_tensor(value, dtype=torch.float64).detach().cpu().clone()
-    except (TypeError, ValueError, RuntimeError):
-        raise ValueError(f"{name}: must be a number, or one per client, got {value!r}") from None
-    if numbers.dim() == 0:
-        return check_real(name, numbers.item(), above=above)  # type: ignore[return-value]
-    if numbers.dim() != 1 or not len(numbers):
-        raise ValueError(f"{name}: must be a number, or one per client, got the shape {tuple(numbers.shape)}")
-    wrong = ~(numbers >= 0 if above is None else numbers > above) | numbers.isinf()
-    if bool(wrong.any()):
-        client = int(wrong.nonzero()[0])
-        check_real(f"{name} of client {client}", numbers[client].item(), above=above)
-    return tuple(numbers.tolist()) if len(numbers) <= _MOST_IN_JSON else numbers
-
-
-def _expand(value: PerClient, clients: int) -> Tensor:
-    """(clients,) float64, a copy."""
-    return torch.as_tensor(value, dtype=torch.float64).expand(clients).clone()
-
-
-def _check_count(name: str, value: PerClient | None, clients: int) -> None:
-    if isinstance(value, tuple | Tensor) and len(value) != clients:
-        raise ValueError(
-            f"{name}: must be one number for all or one for each of the {clients} clients, got {len(value)}"
-        )
-
-
-def _largest(value: PerClient) -> float:
-    return float(torch.as_tensor(value).max())

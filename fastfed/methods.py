@@ -18,6 +18,8 @@ from . import clients, compression, exchange, servers, timing, tune
 from .clients import BiasCorrection, Client
 from .fleet import Fleet
 from .packing import Packing
+from .plan.availability import Availability
+from .plan.shares import Shares
 from .record import costs
 from .servers import Server
 
@@ -199,9 +201,16 @@ def client_centric(
     max_delay: Annotated[int, Of("timing")] = 5,
     epochs: Annotated[float | None, Of("timing")] = 3,
     randomness: Annotated[float | None, Of("timing")] = 2,
+    epochs_per: Annotated[Literal["client", "round"], Of("timing")] = "client",
+    shares: Annotated[Shares, Of("timing")] = None,
+    availability: Annotated[Availability, Of("timing")] = None,
+    replacement: Annotated[bool, Of("timing")] = False,
+    divide_by_epochs: Annotated[bool, Of("run")] = False,
 ) -> Settings:
     """CC: normalised deltas of clients that started from one of the newest `max_delay` + 1 models and trained for 1 to
-    `epochs` * `randomness` epochs; the server steps after every `buffer` of them.
+    `epochs` * `randomness` epochs (``ff.timing.ClientCentric``); the server steps after every `buffer` of them.
+
+    Deltas are divided by the clients' steps, as in the paper's listing, or with `divide_by_epochs` by their epochs.
 
     `server` is "sgd" (CC-FedSGD; with `server_lr` 1 CC-FedAvg), "adagrad", "adam" or "ams", with the paper's betas 0.9
     and 0.99 and the learning rate `server_lr`; or an optimizer of ``ff.servers`` as it is.
@@ -218,8 +227,11 @@ def client_centric(
         "client": clients.SGD(lr=client_lr),
         "server": server,
         "weights": "uniform",
-        "divide_by_steps": True,
-        "timing": timing.ClientCentric(buffer=buffer, max_delay=max_delay, epochs=epochs, randomness=randomness),
+        "divide_by_steps": not divide_by_epochs,
+        "divide_by_epochs": divide_by_epochs,
+        "timing": timing.ClientCentric(
+            buffer, max_delay, epochs, randomness, epochs_per, shares, availability, replacement
+        ),
     }
 
 
@@ -231,15 +243,18 @@ def fedbuff(
     staleness: Annotated[float, Of("timing")] = 0.0,
     max_age: Annotated[int | None, Of("timing")] = None,
     fleet: Annotated[Fleet | None, Of("timing")] = None,
+    epochs: Annotated[float | None, Of("timing")] = None,
+    randomness: Annotated[float | None, Of("timing")] = None,
 ) -> Settings:
     """FedBuff: `concurrency` clients train at any time, the server steps after every `buffer` updates. An update counts
-    (1 + age) ** -`staleness`; one older than `max_age` is refused. `fleet`: how long clients take."""
+    (1 + age) ** -`staleness`; one older than `max_age` is refused. `fleet`: how long clients take; with `epochs` and
+    `randomness` each draws how many epochs it trains, 1 to their product."""
     return {
         "client": clients.SGD(lr=client_lr),
         "server": server or servers.FedAvg(),
         "weights": "uniform",
         "timing": timing.EventDriven(
-            concurrency=concurrency, buffer=buffer, staleness=staleness, max_age=max_age, fleet=fleet or Fleet()
+            concurrency, buffer, staleness, max_age, fleet or Fleet(), epochs=epochs, randomness=randomness
         ),
     }
 
@@ -251,9 +266,11 @@ def fedasync(
     staleness: Annotated[float, Of("timing")] = 0.0,
     max_age: Annotated[int | None, Of("timing")] = None,
     fleet: Annotated[Fleet | None, Of("timing")] = None,
+    epochs: Annotated[float | None, Of("timing")] = None,
+    randomness: Annotated[float | None, Of("timing")] = None,
 ) -> Settings:
     """FedAsync: FedBuff with a buffer of one. The server moves along the client's own delta, by its learning rate."""
-    return fedbuff(client_lr, concurrency, 1, server, staleness, max_age, fleet)
+    return fedbuff(client_lr, concurrency, 1, server, staleness, max_age, fleet, epochs, randomness)
 
 
 # ---- what they cost -------------------------------------------------------------------------------------------------

@@ -8,8 +8,8 @@ from enum import IntEnum
 class Purpose(IntEnum):
     """The purposes of FastFed's own streams. Dropout layer i of a model uses ``DROPOUT + i``.
 
-    Dealing data to clients (`PARTITION`) and making it up (`SYNTHETIC`) belong to no round: there the stream's word
-    `round` says what the numbers are for.
+    Dealing data to clients (`PARTITION`), making it up (`SYNTHETIC`), their devices (`FLEET`) and how often they take
+    part (`SHARES`) belong to no round: there the stream's word `round` says what the numbers are for.
     """
 
     SHUFFLE = 1
@@ -25,4 +25,6 @@ class Purpose(IntEnum):
     COMPRESSION = 11
     AUGMENT = 12
     DRAW = 13
+    SHARES = 14
+    AVAILABILITY = 15
     DROPOUT = 1 << 16

@@ -76,6 +76,7 @@ def make_aggregator(settings: Settings, clients: int, packing: Packing, device: 
         weights,
         settings.seed,
         divide_by_steps=settings.divide_by_steps,
+        divide_by_epochs=settings.divide_by_epochs,
         clip=settings.delta_clip,
         compressor=compressor,
         noise=noise,

@@ -42,6 +42,7 @@ class Settings:
     batch_norm: Mode
     weights: Literal["examples", "uniform"] | Sequence[float] | Tensor
     divide_by_steps: bool
+    divide_by_epochs: bool
     delta_clip: float | None
     aggregation: Reduction | None
     client_schedule: Schedule | None
@@ -70,6 +71,12 @@ class Settings:
         """Who takes part in a round; None where the timing says so."""
         return participation(self.cohort) if self.timing is None else None
 
+    @property
+    def repeats_clients(self) -> bool:
+        """Whether a client may take part several times in one round."""
+        who = self.participation if self.timing is None else self.timing
+        return bool(getattr(who, "replacement", False))
+
 
 def check_settings(settings: Settings, fed: Federation) -> None:
     """Refuses kinds that will not do, and settings that another one makes meaningless."""
@@ -83,6 +90,8 @@ def check_settings(settings: Settings, fed: Federation) -> None:
     _check_tuner(settings)
     _check_sent(settings)
     _check_aggregation(settings)
+    _check_division(settings)
+    _check_repeats(settings)
 
 
 def check_privacy(settings: Settings, participation: Participation | None) -> None:
@@ -189,6 +198,31 @@ def _check_aggregation(settings: Settings) -> None:
         raise ValueError(f'weights: in a {name} all clients count alike; give weights="uniform"')
     if settings.privacy is not None and not getattr(reduction, "in_passing", False):
         raise ValueError(f"aggregation: the accounting of privacy is that of a mean, and {name} is another reduction")
+
+
+def _check_division(settings: Settings) -> None:
+    if not settings.divide_by_epochs:
+        return
+    if settings.divide_by_steps:
+        raise ValueError("divide_by_epochs: deltas are divided by steps already; give divide_by_steps=False")
+    if settings.delta_clip is not None or settings.privacy is not None:
+        bound = "privacy" if settings.privacy is not None else "delta_clip"
+        raise ValueError(f"divide_by_epochs: the norm that {bound} bounds is of a move per step; use divide_by_steps")
+
+
+def _check_repeats(settings: Settings) -> None:
+    """What a client keeps from round to round has no order within one, where it may take part twice."""
+    if not settings.repeats_clients:
+        return
+    exchange, compression = settings.exchange, settings.compression
+    if exchange is not None and exchange.kept > 0:
+        keeps = f"a client of {type(exchange).__name__} keeps a vector from round to round"
+        raise ValueError(f"replacement: {keeps}, and may not be drawn twice for one")
+    if compression is not None and getattr(compression, "feedback", False):
+        keeps = f"a client keeps what {type(compression).__name__} leaves out for its next round"
+        raise ValueError(f"replacement: {keeps}, and may not be drawn twice for one; give feedback=False")
+    if settings.batch_norm == "local":
+        raise ValueError("replacement: with batch_norm 'local' a client keeps its layers, and may not be drawn twice")
 
 
 def check_statistics(settings: Settings, extra: Extra) -> None:

@@ -57,12 +57,14 @@ class Simulation:
     """Federated training of `model` on the clients of `fed`.
 
     `client` and `server` are optimizers of ``ff.clients`` and ``ff.servers``. `cohort`: clients per round (uniformly,
-    without replacement), or ``ff.plan.Poisson(rate)``, ids by round, or a function of the round. Each trains for
+    without replacement), or ``ff.plan.Poisson(rate)``, ``ff.plan.Sampled`` (with replacement, some more likely than
+    others, not always available), ids by round, or a function of the round. Each trains for
     `epochs` (default 1; fractions too) or `steps` (one number, or one per client) on batches of `batch_size`;
     `across_epochs` lets batches cross the borders of epochs; `batches` "drawn" draws every batch from all examples of
     the client, with replacement, instead of going through them in a new order every epoch. Deltas are averaged by
-    `weights` "examples", "uniform" or one number per client, each divided by its steps with `divide_by_steps`, then
-    clipped to norm `delta_clip`; `aggregation` (``ff.aggregate``) reduces them otherwise than to their mean.
+    `weights` "examples", "uniform" or one number per client, each divided by its steps with `divide_by_steps` (with
+    `divide_by_epochs`, by how often it went over its examples), then clipped to norm `delta_clip`; `aggregation`
+    (``ff.aggregate``) reduces them otherwise than to their mean.
     `client_schedule` and `server_schedule` give a learning rate's factor by round (``ff.schedules``, any callable).
     `exchange` is what travels besides the model (``ff.exchange``). `loss` is a name, or a callable on executor "eager".
     `loss_reduction` makes one number of a batch's losses: their "mean"; by "outputs", summed over an example's tags,
@@ -102,6 +104,7 @@ class Simulation:
         batch_norm: Mode = "average",
         weights: Literal["examples", "uniform"] | Sequence[float] | Tensor = "examples",
         divide_by_steps: bool = False,
+        divide_by_epochs: bool = False,
         delta_clip: float | None = None,
         aggregation: Reduction | None = None,
         client_schedule: Schedule | None = None,
@@ -130,6 +133,7 @@ class Simulation:
             batch_norm=batch_norm,
             weights=weights,
             divide_by_steps=divide_by_steps,
+            divide_by_epochs=divide_by_epochs,
             delta_clip=delta_clip,
             aggregation=aggregation,
             client_schedule=client_schedule,
@@ -271,7 +275,7 @@ class Simulation:
         first = {
             "start": start.clone() if exchanged else start,  # deltas are absorbed after the server's step
             "start_index": start_index,
-            "ids": plan.cohort,
+            "ids": plan.stream_ids,
             "round": plan.round,
         }
         return RoundWork(
@@ -408,7 +412,7 @@ class Simulation:
             predict=predict,
             threads=settings.threads,
             device=self.device,
-            uncounted=getattr(self.fed, "uncounted", ()),
+            uncounted=self.fed.uncounted,
             statistics=self.batch_norm.vector,
         )
 

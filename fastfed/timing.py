@@ -11,10 +11,13 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from .fleet import Fleet
+from .plan.availability import Availability
 from .plan.client_centric import CentricPlanner
 from .plan.clock import EventPlanner, make_queue
 from .plan.participation import Uniform
 from .plan.round import Planner, PlanTemplate, nearest_whole
+from .plan.sampled import Sampled
+from .plan.shares import Shares
 
 
 class Timing(Protocol):
@@ -38,6 +41,23 @@ def _whole(name: str, value: object, least: int) -> None:
         raise ValueError(f"{name}: must be a whole number >= {least}, got {value!r}")
 
 
+def _check_epochs(epochs: float | None, randomness: float | None) -> None:
+    """The most epochs that are drawn must be a whole number."""
+    if (epochs is None) != (randomness is None):
+        raise ValueError(f"randomness: belongs to epochs, got {randomness!r} and {epochs!r}")
+    if epochs is not None and randomness is not None:
+        most = epochs * randomness
+        if not 1 - 1e-9 <= most < math.inf or abs(most - round(most)) > 1e-9:
+            raise ValueError(
+                f"randomness: epochs * randomness must be a whole number >= 1, got {epochs!r} * {randomness!r}"
+            )
+
+
+def _most_epochs(epochs: float | None, randomness: float | None) -> int | None:
+    """Clients train for 1 to so many epochs, all as likely; None: as the simulation says."""
+    return None if epochs is None or randomness is None else nearest_whole(epochs * randomness)
+
+
 # ---- client-centric -------------------------------------------------------------------------------------------------
 
 
@@ -47,7 +67,9 @@ class ClientCentric:
     `max_delay` + 1 models, all as likely, and trained for 1 to `epochs` * `randomness` epochs, all as likely, which are
     drawn for every client, or by `epochs_per` "round" for all clients of a round at once.
 
-    `epochs` None: as long as the simulation's own `epochs` or `steps` say.
+    `epochs` None: as long as the simulation's own `epochs` or `steps` say. Who takes part is drawn uniformly, or as
+    `shares`, `availability` and `replacement` of ``ff.plan.Sampled`` say; where fewer are available, the server steps
+    with those.
     """
 
     buffer: int = 5
@@ -55,42 +77,39 @@ class ClientCentric:
     epochs: float | None = 3
     randomness: float | None = 2
     epochs_per: Literal["client", "round"] = "client"
+    shares: Shares = None
+    availability: Availability = None
+    replacement: bool = False
 
     has_clock = False
 
     def __post_init__(self) -> None:
         _whole("buffer", self.buffer, 1)
         _whole("max_delay", self.max_delay, 0)
-        if (self.epochs is None) != (self.randomness is None):
-            raise ValueError(f"randomness: belongs to epochs, got {self.randomness!r} and {self.epochs!r}")
+        for name in ("shares", "availability"):
+            object.__setattr__(self, name, getattr(self._who, name))
+        _check_epochs(self.epochs, self.randomness)
         if self.epochs_per not in ("client", "round"):
             raise ValueError(f"epochs_per: must be 'client' or 'round', got {self.epochs_per!r}")
         if self.epochs is None and self.epochs_per != "client":
             raise ValueError(
                 "epochs_per: would be ignored, as the timing draws no epochs; give it epochs, or leave it out"
             )
-        if self.epochs is not None and self.randomness is not None:
-            most = self.epochs * self.randomness
-            if not 1 - 1e-9 <= most < math.inf or abs(most - round(most)) > 1e-9:
-                raise ValueError(
-                    f"randomness: epochs * randomness must be a whole number >= 1, got {self.epochs!r} * "
-                    f"{self.randomness!r}"
-                )
 
     @property
     def sets_epochs(self) -> bool:
         return self.epochs is not None
 
     @property
-    def _most_epochs(self) -> int | None:
-        if self.epochs is None or self.randomness is None:
-            return None
-        return nearest_whole(self.epochs * self.randomness)
+    def _who(self) -> Sampled:
+        return Sampled(self.buffer, self.shares, self.availability, self.replacement)
 
     def begin(self, template: PlanTemplate, bytes_moved: int) -> Planner:
-        Uniform(self.buffer).check(template.sizes.numel())
+        if not self.replacement:
+            Uniform(self.buffer).check(template.sizes.numel())
+        self._who.check(template.sizes.numel())
         alike = self.epochs_per == "round"
-        return CentricPlanner(template, self.buffer, self.max_delay, self._most_epochs, alike)
+        return CentricPlanner(template, self._who, self.max_delay, _most_epochs(self.epochs, self.randomness), alike)
 
 
 # ---- a simulated clock ----------------------------------------------------------------------------------------------
@@ -103,6 +122,9 @@ class EventDriven:
 
     An update that is `age` server steps old counts (1 + age) ** -`staleness`; one older than `max_age` is refused.
     `fleet` says how long clients take. FedBuff, and with a buffer of 1 FedAsync.
+
+    With `epochs` and `randomness`, a client that starts draws how long it trains: 1 to `epochs` * `randomness` epochs,
+    all as likely, and its time follows. None: as long as the simulation's own `epochs` or `steps` say.
     """
 
     concurrency: int
@@ -110,11 +132,13 @@ class EventDriven:
     staleness: float = 0.0
     max_age: int | None = None
     fleet: Fleet = field(default_factory=Fleet)
+    epochs: float | None = None
+    randomness: float | None = None
 
     has_clock = True
-    sets_epochs = False
 
     def __post_init__(self) -> None:
+        _check_epochs(self.epochs, self.randomness)
         _whole("concurrency", self.concurrency, 1)
         _whole("buffer", self.buffer, 1)
         if not 0 <= self.staleness < math.inf:
@@ -122,9 +146,19 @@ class EventDriven:
         if self.max_age is not None:
             _whole("max_age", self.max_age, 0)
 
+    @property
+    def sets_epochs(self) -> bool:
+        return self.epochs is not None
+
     def begin(self, template: PlanTemplate, bytes_moved: int) -> Planner:
         queue = make_queue(
-            template, self.fleet, bytes_moved, concurrency=self.concurrency, buffer=self.buffer, max_age=self.max_age
+            template,
+            self.fleet,
+            bytes_moved,
+            most_epochs=_most_epochs(self.epochs, self.randomness),
+            concurrency=self.concurrency,
+            buffer=self.buffer,
+            max_age=self.max_age,
         )
         return EventPlanner(template, queue, self.staleness)
 

@@ -17,6 +17,7 @@ from .. import kernels
 from ..compression import Compressor
 from ..plan.round import RoundPlan
 from ..train import DeltaPolicy, Outcome, Total
+from ..train.batches import examples_seen
 from ..train.policy import shares
 from .noise import Noise
 from .reduce import Reduction
@@ -26,8 +27,9 @@ from .weights import Weights
 
 @dataclass(frozen=True)
 class Chain:
-    """An `Aggregator`. `divide_by_steps` makes a delta the mean move per local step; what is sent is encoded by the
-    `compressor`; the server reads it, scales it down to the norm `clip` (with `noise`: to its bound), and reduces.
+    """An `Aggregator`. `divide_by_steps` makes a delta the mean move per local step, `divide_by_epochs` per pass over
+    the client's examples; what is sent is encoded by the `compressor`; the server reads it, scales it down to the norm
+    `clip` (with `noise`: to its bound), and reduces.
 
     Clients whose delta is not finite, and those without a step, send nothing; where weights are relative, the others
     share theirs. A plan's `scale` multiplies deltas, not their shares. Of nobody, a noisy sum is noise alone: that
@@ -38,6 +40,7 @@ class Chain:
     weights: Weights
     seed: int
     divide_by_steps: bool = False
+    divide_by_epochs: bool = False
     clip: float | None = None
     compressor: Compressor | None = None
     noise: Noise | None = None
@@ -54,10 +57,18 @@ class Chain:
         return DeltaPolicy(
             weights=self.weights.of(plan, examples),
             clip=self.clip if self.noise is None else self.noise.clip,
-            divide_by_steps=self.divide_by_steps,
+            divide_by_steps=self.divide_by_steps or self.divide_by_epochs,
             normalised=self.weights.normalised,
-            scale=plan.scale,
+            scale=self._scale(plan, examples),
         )
+
+    def _scale(self, plan: RoundPlan, examples: Tensor) -> Tensor | None:
+        """What multiplies deltas (n,), which are moves per step where they are to be moves per epoch."""
+        if not self.divide_by_epochs:
+            return plan.scale
+        seen = examples_seen(plan.steps, examples.long(), plan.batch_size, plan.seen)
+        steps_an_epoch = plan.steps * examples.double() / seen.clamp(min=1)
+        return steps_an_epoch if plan.scale is None else steps_an_epoch * plan.scale
 
     def aggregate(self, plan: RoundPlan, outcome: Outcome) -> Aggregate:
         policy, counts = self.policy(plan, outcome.scalars["examples"]), counted(outcome)
@@ -82,7 +93,7 @@ class Chain:
         if policy.divide_by_steps:
             deltas /= outcome.scalars["steps"][sent].to(deltas)[:, None]
         if self.compressor is not None:
-            encoded = self.compressor.send(plan.cohort[sent], deltas, self.seed, plan.round)
+            encoded = self.compressor.send(plan.stream_ids[sent], deltas, self.seed, plan.round)
             deltas = encoded.decoded
             columns["bytes_up"] = encoded.bytes * (len(deltas) + plan.late_uploads)
         weights = share[sent]

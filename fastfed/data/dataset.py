@@ -82,6 +82,10 @@ class Federation(Protocol):
     def test(self) -> Examples | None: ...
 
     @property
+    def uncounted(self) -> tuple[int, ...]:
+        """Labels that count in no accuracy."""
+
+    @property
     def sizes(self) -> Tensor:
         """How many examples each client has: (clients,) int64."""
 

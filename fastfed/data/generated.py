@@ -43,6 +43,7 @@ class Generated:
     maker: Maker = field(repr=False)
     arguments: Mapping[str, Any]
     class_names: tuple[str, ...] = field(default=(), repr=False)
+    uncounted: tuple[int, ...] = field(default=(), repr=False)
     recipe: Recipe | None = field(default=None, repr=False, compare=False)
 
     def __len__(self) -> int:

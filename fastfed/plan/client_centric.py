@@ -11,18 +11,19 @@ from torch import Tensor
 
 from ..kernels import Stream
 from ..purposes import Purpose
-from .participation import Uniform, uniforms
+from .participation import uniforms
 from .round import Memoryless, PlanTemplate, RoundPlan, Tuning, age_columns
+from .sampled import Sampled
 
 
 @dataclass
 class CentricPlanner(Memoryless):
-    """Every round, `buffer` clients, each from one of the newest `max_delay` + 1 models and for 1 to `most_epochs`
-    epochs, all as likely (None: as long as the local work says), with `same_epochs` all of a round alike. `version`
-    counts the server's steps."""
+    """Every round, those that `who` draws, each from one of the newest `max_delay` + 1 models and for 1 to
+    `most_epochs` epochs, all as likely (None: as long as the local work says), with `same_epochs` all of a round alike.
+    `version` counts the server's steps."""
 
     template: PlanTemplate
-    buffer: int
+    who: Sampled
     max_delay: int
     most_epochs: int | None
     same_epochs: bool = False
@@ -30,7 +31,7 @@ class CentricPlanner(Memoryless):
 
     def plan(self, round: int, tuning: Tuning, until: float = math.inf) -> RoundPlan:
         seed = self.template.seed
-        cohort = Uniform(self.buffer).cohort(round, self.template.sizes.numel(), seed)
+        cohort = self.who.cohort(round, self.template.sizes.numel(), seed)
         age = _drawn(len(cohort), min(self.max_delay, round) + 1, Stream(seed, Purpose.STALENESS, round))
         epochs = None
         if self.most_epochs is not None:

@@ -45,7 +45,8 @@ class EventPlanner:
             "stale": queue.stale,
             "discarded": queue.discarded + (queue.in_flight if self.stops_the_late else 0),
         }
-        plan = self.template.plan(round, cohort, tuning, age=age, scale=scale, columns=columns)
+        epochs = None if queue.epochs is None else queue.epochs[order]
+        plan = self.template.plan(round, cohort, tuning, epochs=epochs, age=age, scale=scale, columns=columns)
         starts, stale = self._accounted
         return replace(plan, downloads=queue.starts - starts, late_uploads=queue.stale - stale)
 
@@ -65,8 +66,16 @@ class EventPlanner:
         self._accounted = (starts, stale)
 
 
-def make_queue(template: PlanTemplate, fleet: Fleet, bytes_moved: int, **options: int | bool | None) -> EventQueue:
-    """The queue of a run in which a client's round moves that many bytes; `options` are its own."""
+def make_queue(
+    template: PlanTemplate,
+    fleet: Fleet,
+    bytes_moved: int,
+    *,
+    most_epochs: int | None = None,
+    **options: int | bool | None,
+) -> EventQueue:
+    """The queue of a run in which a client's round moves that many bytes, and in which clients draw 1 to `most_epochs`
+    epochs (None: they train as the template says); `options` are its own."""
     from .events import EventQueue  # here: it compiles its loop, which others need not wait for
 
     clients = template.sizes.numel()
@@ -76,10 +85,15 @@ def make_queue(template: PlanTemplate, fleet: Fleet, bytes_moved: int, **options
     ):
         raise ValueError("client: a simulated clock must know a client's steps beforehand; the parts may not set them")
     local = template.local
-    steps = local.steps_of(torch.arange(clients), template.sizes, local.epochs, local.batch_size)
+    epochs = local.epochs if most_epochs is None else 1.0
+    steps = local.steps_of(torch.arange(clients), template.sizes, epochs, local.batch_size)
     steps = torch.where(template.sizes > 0, steps, 1)  # who has no examples finds that out
+    further = None
+    if most_epochs is not None:
+        further = (fleet.training_seconds(steps, template.seed), most_epochs)
     return EventQueue(
         fleet.seconds(steps, bytes_moved, template.seed),
+        epochs=further,
         dropout=fleet.dropout,
         windows=_windows(fleet, clients, template.seed),
         seed=template.seed,

@@ -170,6 +170,10 @@ def _start(q: State, place: int) -> None:
     rank = int(_fraction(q.draws[place, 0], q.draws[place, 1]) * q.counts[READY])
     client = _ready_client(q.status, q.tree, rank)
     due = q.now[0] + q.seconds[client]
+    if q.further.size > 0:
+        more = int(np.float64(q.epoch_draws[place]) * q.most_epochs)
+        q.epochs[client] = 1 + more
+        due += more * q.further[client]
     closing = _closing(q, client)
     started = q.counts[VERSION]
     if closing < due:

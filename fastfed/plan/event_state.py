@@ -24,7 +24,9 @@ GROUP = 64  # clients counted together by the tree of those ready: one line of t
 class State(NamedTuple):
     """What the compiled loop works on: settings first, then what changes. N clients."""
 
-    seconds: Floats  # (N,) how long each takes
+    seconds: Floats  # (N,) how long each takes; where epochs are drawn, with one epoch
+    further: Floats  # (N,) how long every further epoch takes; (0,) where none are drawn
+    most_epochs: int  # of those that are drawn, at least 1
     begin: Floats  # (N,) when its first window opens, in [0, period); (0,) where all are always available
     order: NDArray[np.int32]  # the clients by the beginning of their windows, like `begin`
     length: float
@@ -39,6 +41,8 @@ class State(NamedTuple):
     counts: Ints  # by the names above
     status: NDArray[np.int8]  # (N,)
     draws: NDArray[np.float32]  # (starts, 4) random numbers of the starts of portion counts[DRAWN]
+    epoch_draws: NDArray[np.float32]  # (starts,) the same of how many epochs; (0,) where none are drawn
+    epochs: NDArray[np.int64]  # (N,) what each has drawn that is in flight or in the buffer; (0,) where none are drawn
     tree: NDArray[np.int32]  # a Fenwick tree over groups of clients: how many are ready
     due: Floats  # (concurrency,) a binary heap with the next two: when, ...
     client: Ints  # ... who, ...

@@ -44,6 +44,8 @@ class EventQueue:
     * `windows` (begin (N,) float64 in [0, period), length, period), in seconds: client i is available in
       [begin_i + k period, begin_i + k period + length). If that ends before the client does, the update is lost at
       that moment (`lost`).
+    * `epochs` (further (N,) float64, most): a client that starts draws 1 to `most` epochs, all as likely; each beyond
+      the first adds its `further` seconds.
     * `waves`: synchronous rounds over the same clock. Clients start only when nobody is in flight and the buffer is
       empty: `concurrency` of them at once, or as many as are available then, at least one. The buffer also counts as
       full when all of the wave have ended and at least one has reported; `commit` stops those still in flight
@@ -63,10 +65,12 @@ class EventQueue:
         waves: bool = False,
         dropout: float = 0.0,
         windows: tuple[Tensor, float, float] | None = None,
+        epochs: tuple[Tensor, int] | None = None,
         seed: int,
     ) -> None:
-        durations = _check_seconds(seconds)
+        durations = _check_seconds("seconds", seconds)
         clients = len(durations)
+        further, most_epochs = _check_epochs(epochs, clients)
         concurrency = _check_at_most("concurrency", concurrency, clients, "the number of clients")
         buffer = _check_at_most("buffer", buffer, clients, "the number of clients")
         begin, length, period = _check_windows(windows, clients)
@@ -75,6 +79,8 @@ class EventQueue:
         self._seed = Stream(seed).seed
         self._state = event_state.State(
             seconds=durations,
+            further=further,
+            most_epochs=most_epochs,
             begin=begin,
             order=np.argsort(begin, kind="stable").astype(np.int32),
             length=length,
@@ -88,6 +94,8 @@ class EventQueue:
             counts=np.zeros(event_state.DRAWN + 1, np.int64),
             status=np.zeros(clients, np.int8),
             draws=np.zeros((concurrency if waves else _DRAWS, 4), np.float32),
+            epoch_draws=np.zeros((concurrency if waves else _DRAWS) if len(further) else 0, np.float32),
+            epochs=np.zeros(len(further), np.int64),
             tree=np.zeros(-(-clients // event_state.GROUP) + 1, np.int32),
             due=np.zeros(concurrency),
             client=np.zeros(concurrency, np.int64),
@@ -118,6 +126,8 @@ class EventQueue:
         portion = int(state.counts[event_state.WANTED])
         drawn = uniform(state.draws.size, Stream(self._seed, Purpose.EVENTS, round=portion))
         state.draws[:] = drawn.numpy().reshape(-1, 4)
+        if len(state.epoch_draws):
+            state.epoch_draws[:] = uniform(len(state.epoch_draws), Stream(self._seed, Purpose.EPOCHS, portion)).numpy()
         state.counts[event_state.DRAWN] = portion
 
     def commit(self) -> None:
@@ -135,6 +145,11 @@ class EventQueue:
         n = int(self._state.counts[event_state.BUFFERED])
         clients, versions = self._state.arrived[:n], self._state.arrived_version[:n]
         return torch.from_numpy(clients.copy()), torch.from_numpy(versions.copy())
+
+    @property
+    def epochs(self) -> Tensor | None:
+        """How many epochs those in the buffer have drawn, in the order of `arrived`: (n,) int64; None: none do."""
+        return torch.from_numpy(self._state.epochs[self.arrived[0].numpy()]) if len(self._state.epochs) else None
 
     def versions_in_use(self) -> Tensor:
         """The versions that somebody will be trained from, and the current one: (n,) int64, each once, ascending.
@@ -206,6 +221,11 @@ class EventQueue:
             "arrived": state.arrived[:waiting],
             "arrived_version": state.arrived_version[:waiting],
         }
+        if len(state.epochs):
+            arrays |= {
+                "epochs": state.epochs[state.client[:flying]],
+                "arrived_epochs": state.epochs[state.arrived[:waiting]],
+            }
         return {name: torch.from_numpy(array.copy()) for name, array in arrays.items()}
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
@@ -217,6 +237,8 @@ class EventQueue:
         state.counts[event_state.IN_FLIGHT], state.counts[event_state.BUFFERED] = len(held["due"]), len(held["arrived"])
         for name in ("due", "client", "started", "arrived", "arrived_version"):
             getattr(state, name)[: len(held[name])] = held[name]
+        if len(state.epochs):
+            state.epochs[held["client"]], state.epochs[held["arrived"]] = held["epochs"], held["arrived_epochs"]
         _compiled_loop().settle(state)
 
 
@@ -230,17 +252,29 @@ def _compiled_loop() -> ModuleType:
     return event_loop
 
 
-def _check_seconds(seconds: Tensor) -> Floats:
+def _check_seconds(name: str, seconds: Tensor) -> Floats:
     """A copy: the caller's tensor may change, the course must not."""
     if not isinstance(seconds, Tensor) or seconds.dtype != torch.float64 or seconds.dim() != 1:
-        raise ValueError(f"seconds: must be a float64 tensor of shape (clients,), got {_kind(seconds)}")
+        raise ValueError(f"{name}: must be a float64 tensor of shape (clients,), got {_kind(seconds)}")
     if not 1 <= len(seconds) < _MOST_CLIENTS:
-        raise ValueError(f"seconds: must be of 1 to {_MOST_CLIENTS - 1} clients, got {len(seconds)}")
+        raise ValueError(f"{name}: must be of 1 to {_MOST_CLIENTS - 1} clients, got {len(seconds)}")
     bad = (~(seconds > 0) | seconds.isinf()).nonzero()
     if len(bad):
         client = int(bad[0])
-        raise ValueError(f"seconds: must be finite and > 0, got {seconds[client].item()!r} for client {client}")
+        raise ValueError(f"{name}: must be finite and > 0, got {seconds[client].item()!r} for client {client}")
     return np.array(seconds.detach().cpu().numpy(), order="C")
+
+
+def _check_epochs(epochs: tuple[Tensor, int] | None, clients: int) -> tuple[Floats, int]:
+    """The seconds of every further epoch, and the most epochs."""
+    if epochs is None:
+        return np.zeros(0), 1
+    if not isinstance(epochs, tuple) or len(epochs) != 2:
+        raise ValueError(f"epochs: must be (further, most), got {epochs!r}")
+    further = _check_seconds("epochs: further", epochs[0])
+    if len(further) != clients:
+        raise ValueError(f"epochs: further must be of {clients} clients, got {len(further)}")
+    return further, check_whole("epochs: most", epochs[1], 1)
 
 
 def _check_at_most(name: str, value: int, most: int, what: str) -> int:
@@ -302,11 +336,15 @@ _DTYPES = {
 }
 
 
+_DTYPES_OF_EPOCHS = {"epochs": torch.int64, "arrived_epochs": torch.int64}  # where they are drawn
+
+
 def _check_saved(tensors: Mapping[str, Tensor], state: event_state.State) -> dict[str, NDArray[Any]]:
     """The arrays of a checkpoint, if this queue can go on from them: the compiled loop trusts every index."""
-    if set(tensors) != set(_DTYPES):
-        raise ValueError(f"tensors: must be {', '.join(_DTYPES)}, got {', '.join(tensors) or 'none'}")
-    for name, dtype in _DTYPES.items():
+    dtypes = _DTYPES | (_DTYPES_OF_EPOCHS if len(state.epochs) else {})
+    if set(tensors) != set(dtypes):
+        raise ValueError(f"tensors: must be {', '.join(dtypes)}, got {', '.join(tensors) or 'none'}")
+    for name, dtype in dtypes.items():
         if tensors[name].dtype != dtype or tensors[name].dim() != 1:
             raise ValueError(f"{name}: must be a vector of {dtype}, got {_kind(tensors[name])}")
     held = {name: tensor.detach().cpu().numpy() for name, tensor in tensors.items()}
@@ -314,6 +352,9 @@ def _check_saved(tensors: Mapping[str, Tensor], state: event_state.State) -> dic
     for name, size in (("now", 1), ("counts", event_state.SAVED), ("client", flying), ("started", flying)):
         _check_size(name, held[name], size)
     _check_size("arrived_version", held["arrived_version"], waiting)
+    if len(state.epochs):
+        _check_size("epochs", held["epochs"], flying)
+        _check_size("arrived_epochs", held["arrived_epochs"], waiting)
     if flying > state.concurrency or waiting > state.buffer:
         raise ValueError(
             f"tensors: must be of a queue with concurrency {state.concurrency} and buffer {state.buffer}, "

@@ -19,7 +19,7 @@ class Participation(Protocol):
     """Chooses the cohort of a round."""
 
     def cohort(self, round: int, clients: int, seed: int) -> Tensor:
-        """Client ids below `clients`, (n,) int64, each once, ascending."""
+        """Client ids below `clients`, (n,) int64, ascending; each once, unless it is drawn with replacement."""
 
     def check(self, clients: int) -> None:
         """Refuses a federation of that many clients if it cannot serve it."""
@@ -120,12 +120,14 @@ def participation(cohort: Any) -> Participation:
     if hasattr(cohort, "cohort") and hasattr(cohort, "check"):
         return cohort
     raise TypeError(
-        f"cohort: must be a number of clients, Uniform, Poisson, Given, lists of client ids by round, or a function of "
-        f"the round, got {cohort!r}"
+        f"cohort: must be a number of clients, Uniform, Poisson, Sampled, Given, lists of client ids by round, or a "
+        f"function of the round, got {cohort!r}"
     )
 
 
 def uniforms(n: int, stream: Stream) -> Tensor:
     """`n` numbers in [0, 1), float64 with 48 random bits: 24 would favour some of a million clients."""
+    if n == 0:  # a round of nobody
+        return torch.zeros(0, dtype=torch.float64)
     coarse, fine = uniform(2 * n, stream).double().view(2, n)
     return coarse + fine / (1 << 24)

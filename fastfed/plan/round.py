@@ -28,7 +28,8 @@ class RoundPlan:
     client starts from (None: the newest for all). `scale` (n,) float64 multiplies the clients' deltas before they are
     averaged (None: 1 for all). `server_lr` is the server's learning rate in this round. `downloads` counts the clients
     that were sent the model since the round before (None: those of the cohort), `late_uploads` the updates that came
-    too late to count. `columns` are further entries of the round's row in the history.
+    too late to count. `columns` are further entries of the round's row in the history. `keys` (n,) int64 key the
+    clients' randomness where the cohort has a client more than once (None: its id does).
     """
 
     round: int
@@ -44,10 +45,16 @@ class RoundPlan:
     scale: Tensor | None = None
     downloads: int | None = None
     late_uploads: int = 0
+    keys: Tensor | None = None
     columns: Mapping[str, Any] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return self.cohort.numel()
+
+    @property
+    def stream_ids(self) -> Tensor:
+        """What keys the randomness of every participation: (n,) int64, each once."""
+        return self.cohort if self.keys is None else self.keys
 
 
 # ---- how long -------------------------------------------------------------------------------------------------------
@@ -188,6 +195,7 @@ class PlanTemplate:
             server_lr=self.server_lr * factor("server_schedule", self.server_schedule, round),
             age=age,
             scale=scale,
+            keys=_keys(cohort, self.sizes.numel()),
             columns=columns or {},
         )
 
@@ -209,6 +217,15 @@ class PlanTemplate:
                     f"client_schedule: client rule {client.rule!r} cannot start from 0, as in round {round}"
                 )
         return lr
+
+
+def _keys(cohort: Tensor, clients: int) -> Tensor | None:
+    """A number of its own for every participation of a cohort (n,) in a federation of that many clients: the client's
+    id at its first, beyond all ids at the others, so that these draw numbers of their own. None if all are first."""
+    ascending, order = cohort.sort(stable=True)
+    turn = torch.empty_like(cohort)
+    turn[order] = torch.arange(len(cohort)) - torch.searchsorted(ascending, ascending)
+    return cohort + turn * clients if bool(turn.any()) else None
 
 
 def _resources(blend: Blend, cohort: Tensor, sizes: Tensor, round: int) -> list[Resources]:

@@ -286,7 +286,7 @@ def prior_metric(fed: Federation, loss: Loss) -> float | None:
     if loss == "binary_cross_entropy":
         return _prior_recall(known, asked)
     if loss == "cross_entropy" and not fed.examples.targets_of(rows[:1]).is_floating_point():
-        return _prior_accuracy(known, asked, getattr(fed, "uncounted", ()))
+        return _prior_accuracy(known, asked, fed.uncounted)
     return None
 
 

@@ -29,6 +29,22 @@ RUNS: dict[str, dict[str, Any]] = {
     "FedBuff, any age": ff.methods.fedbuff(0.1, 7, 2, staleness=0.5, fleet=FLEET),
     "FedAsync": ff.methods.fedasync(0.1, 5, fleet=FLEET),
     "waves": {"client": ff.clients.SGD(lr=0.1), "timing": ff.timing.Waves(6, wanted=4, fleet=FLEET)},
+    "client-centric, not always there, with replacement": ff.methods.client_centric(
+        "ams",
+        client_lr=0.1,
+        server_lr=0.05,
+        buffer=6,
+        max_delay=2,
+        shares=ff.plan.Dirichlet(0.5),
+        availability=ff.plan.Sinusoidal(5, low=0.2),
+        replacement=True,
+        divide_by_epochs=True,
+    ),
+    "FedBuff, random epochs": ff.methods.fedbuff(0.1, 6, 4, fleet=FLEET, epochs=2, randomness=1.5),
+    "with replacement": {
+        "client": ff.clients.SGD(lr=0.1),
+        "cohort": ff.plan.Sampled(9, [1.0 + i for i in range(CLIENTS)], ff.plan.Cyclic(5, 3), replacement=True),
+    },
     "FATHOM": {**ff.methods.fathom(0.1, 2, 5, 0.3, 0.3, 3.0), "cohort": 5},
     "blend": {
         "client": ff.clients.Blend(
@@ -109,7 +125,10 @@ def test_threads_change_nothing(name: str) -> None:
         assert_equal_ends(other, runs[0])
 
 
-@pytest.mark.parametrize("name", ["FedBuff", "FedBuff, any age", "waves", "FedBuff, blended, 8 bits", "FedBuff, MOON"])
+@pytest.mark.parametrize(
+    "name",
+    ["FedBuff", "FedBuff, any age", "FedBuff, random epochs", "waves", "FedBuff, blended, 8 bits", "FedBuff, MOON"],
+)
 def test_a_checkpoint_between_two_events_of_a_round_resumes_to_the_same_bits(name: str, tmp_path: Path) -> None:
     """The clock stops now and then with the buffer half full; every stop is saved, and resumed from."""
     whole = simulation(name)

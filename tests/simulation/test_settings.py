@@ -24,7 +24,21 @@ POISSON = {"cohort": ff.plan.Poisson(0.5), "weights": "uniform"}
 SCAFFOLD = ff.exchange.ControlVariates()
 FATHOM = ff.tune.Fathom()
 
+REPEATED = {"cohort": ff.plan.Sampled(5, replacement=True)}
+
 REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({**REPEATED, "exchange": SCAFFOLD}, "replacement: a client of ControlVariates keeps a vector from round to round"),
+    ({**REPEATED, **ff.methods.moon(0.1)}, "replacement: a client of PreviousModels keeps a vector"),
+    ({**REPEATED, "compression": ff.compression.TopK(0.1)}, "replacement: a client keeps what TopK leaves out"),
+    ({**REPEATED, "batch_norm": "local"}, "replacement: with batch_norm 'local' a client keeps its layers"),
+    (
+        {"cohort": None, "timing": ff.timing.ClientCentric(replacement=True), **ff.methods.moon(0.1), "epochs": None},
+        "replacement: a client of PreviousModels keeps a vector",
+    ),
+    ({"cohort": ff.plan.Sampled(13)}, "size: must be at most the number of clients, 12"),
+    ({"divide_by_steps": True, "divide_by_epochs": True}, "divide_by_epochs: deltas are divided by steps already"),
+    ({"delta_clip": 1.0, "divide_by_epochs": True}, "divide_by_epochs: the norm that delta_clip bounds"),
+    ({**POISSON, "privacy": PRIVATE, "divide_by_epochs": True}, "divide_by_epochs: the norm that privacy bounds"),
     ({"cohort": None}, "cohort: must say who takes part"),
     ({"timing": CENTRIC}, "cohort: with this timing a round has 5 clients"),
     (

@@ -7,9 +7,10 @@ from typing import Any
 import torch
 
 from ...clients import SGD
-from ...data import Federation
+from ...data import Federated, Federation
 from ...plan.participation import Poisson
 from ...plan.round import LocalWork
+from ...plan.sampled import Sampled
 from ...train.batches import examples_seen
 from .config import Config, parse
 from .errors import ConfigError
@@ -33,11 +34,25 @@ def centralised(config: Config, fed: Federation) -> Config:
         raise ConfigError(f"client: --centralised trains by SGD, as {name} would forget its state after every round")
     if config.settings.get("tuner") is not None:
         raise ConfigError("tuner: --centralised has nothing to tune by; use it with the file's method as 'fedavg'")
+    if not isinstance(fed, Federated):
+        raise ConfigError(
+            f"--centralised: {fed.name} makes its examples when they are asked for; there is no one place"
+        )
     tables = config.resolved()
     run = tables["run"]
     examples = max(1, round(_cohort(config, len(fed), run) * _examples_of_a_client(config, fed, run)))
     batch_size = min(run["batch_size"], examples)
-    left_out = ("cohort", "epochs", "weights", "divide_by_steps", "delta_clip", "across_epochs", "until_clock", "flush")
+    left_out = (
+        "cohort",
+        "epochs",
+        "weights",
+        "divide_by_steps",
+        "divide_by_epochs",
+        "delta_clip",
+        "across_epochs",
+        "until_clock",
+        "flush",
+    )
     kept = {key: value for key, value in run.items() if key not in left_out}
     schedule = {side: table for side, table in tables.get("schedule", {}).items() if side == "client"}
     made: dict[str, Any] = {
@@ -69,6 +84,8 @@ def _cohort(config: Config, clients: int, run: dict[str, Any]) -> float:
         return cohort
     if isinstance(cohort, Poisson):
         return cohort.rate * clients
+    if isinstance(cohort, Sampled) and cohort.size is not None:
+        return cohort.size
     buffer = getattr(config.settings.get("timing"), "buffer", None)
     if isinstance(buffer, int):
         return buffer

@@ -106,6 +106,8 @@ class Config:
         for table in ("client", "server", *_FURTHER):
             for place, part in _nested(table, self.settings.get(table)):
                 keys = {field.name: f"{place}.{field.name}" for field in fields(part)} | keys
+        for place, part in _nested("run.cohort", self.settings.get("cohort")):
+            keys = {field.name: f"{place}.{field.name}" for field in fields(part)} | keys
         of_run = {name: f"run.{name}" for name in running.arguments()}
         return keys | of_run | {f"{side}_schedule": f"schedule.{side}" for side in running.SIDES}
 

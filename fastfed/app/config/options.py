@@ -222,7 +222,12 @@ def checked(
     try:
         found = model.model_validate(dict(table))
     except ValidationError as error:
-        told = dict(_told(model, where, problem, subject, elsewhere) for problem in error.errors())
+        told: dict[str, str] = {}
+        for problem in error.errors():
+            path, sentence = _told(model, where, problem, subject, elsewhere)
+            # Of several tables that a key may hold, one that knows the key says what is wrong with it.
+            if path not in told or problem["type"] != "extra_forbidden":
+                told[path] = sentence
         deepest = [s for path, s in told.items() if not any(p != path and p.startswith(f"{path}.") for p in told)]
         raise ConfigError("\n".join(deepest)) from None
     return {name: _value(f"{where}.{name}", getattr(found, name)) for name in table}
@@ -240,30 +245,32 @@ def _told(
 ) -> tuple[str, str]:
     """One of pydantic's errors in the words of this house: the dotted key that it is about, and the sentence."""
     path, kind, nested, value = where, None, model, problem["input"]
+    tried = [model]
     for part in problem["loc"]:
-        if part == nested.__name__:  # which of several types was tried
+        named = [table for table in tried if part == table.__name__]
+        if named:  # which of several types was tried
+            nested = named[0]
             continue
         field = nested.model_fields.get(part)
         if field is None and problem["type"] == "extra_forbidden":
             subject = subject if nested is model else f"[{path}]"
             path = f"{path}.{part}"
-            return path, unknown_key(path, subject, tuple(nested.model_fields), elsewhere)
+            known = dict.fromkeys(name for table in tried for name in table.model_fields)
+            return path, unknown_key(path, subject, tuple(known), elsewhere)
         if field is None:  # within a value, or another type that was tried
             break
         path, kind = f"{path}.{part}", field.annotation
-        inner = _nested(kind)
-        if inner is None:
+        tried = _tables(kind)
+        if not tried:
             break
-        nested = inner
+        nested = tried[0]
     return path, f"{path}: must be {words(kind)}, got {value!r}"
 
 
-def _nested(kind: Any) -> type[BaseModel] | None:
-    """The table that a key holds, if it may hold one."""
-    for part in (kind, *get_args(kind)):
-        if isinstance(part, type) and not get_args(part) and issubclass(part, BaseModel):
-            return part
-    return None
+def _tables(kind: Any) -> list[type[BaseModel]]:
+    """The tables that a key may hold."""
+    parts = (kind, *get_args(kind))
+    return [part for part in parts if isinstance(part, type) and not get_args(part) and issubclass(part, BaseModel)]
 
 
 WOULD_IGNORE = "would ignore it"

@@ -10,7 +10,10 @@ from typing import Any, Literal
 from pydantic import BaseModel
 
 from ...losses import LossName
+from ...plan.availability import Availability
 from ...plan.participation import Given, Poisson
+from ...plan.sampled import Sampled
+from ...plan.shares import Shares
 from ...schedules import Schedule
 from ...simulation import Simulation
 from .errors import ConfigError, keyed
@@ -21,8 +24,23 @@ _OTHERS = ("until", "checkpoint", "log", "tensorboard", "progress")  # arguments
 SIDES = ("client", "server")
 
 
-def poisson_cohort(poisson: float) -> Poisson:
-    """``cohort = {poisson = 0.1}``: every client takes part with this probability, independently of all others."""
+def drawn_cohort(
+    poisson: float | None = None,
+    size: int | None = None,
+    shares: Shares = None,
+    availability: Availability = None,
+    replacement: bool = False,
+) -> Poisson | Sampled:
+    """``cohort = {poisson = 0.1}``: every client takes part with this probability, independently of all others;
+    ``cohort = {size = 10, replacement = true}``: as ``ff.plan.Sampled`` says."""
+    if poisson is None:
+        if size is None and availability is None:
+            raise ValueError("size: must say how many clients take part (or poisson, with which probability each)")
+        return Sampled(size, shares, availability, replacement)
+    given = {"size": size, "shares": shares, "availability": availability, "replacement": replacement or None}
+    for name, value in given.items():
+        if value is not None:
+            raise ValueError(f"{name}: would be ignored with poisson; leave one of them out")
     try:
         return Poisson(poisson)
     except ValueError as error:
@@ -31,7 +49,7 @@ def poisson_cohort(poisson: float) -> Poisson:
 
 # What the signatures say more loosely than a file may.
 _TYPES: dict[str, Any] = {
-    "cohort": int | table_model(poisson_cohort) | list[list[int]] | Literal["none"],
+    "cohort": int | table_model(drawn_cohort) | list[list[int]] | Literal["none"],
     "loss": LossName,
     "device": str,
 }

@@ -68,6 +68,21 @@ FEDYOGI: dict[str, Any] = {"method": "fedyogi", "client": {"lr": 0.1}, "server":
         ({"run": {"cohort": 2}}, "run.rounds: must be given, a whole number >= 0"),
         ({"run": {"rounds": 1, "cohort": 100}}, "run.cohort: must be at most the number of clients, 20, got 100"),
         ({"run": {"rounds": 1, "cohort": {"poisson": 2.0}}}, "run.cohort.poisson: must"),
+        ({"run": {"rounds": 1, "cohort": {}}}, "run.cohort.size: must say how many clients take part"),
+        ({"run": {"rounds": 1, "cohort": {"poisson": 0.1, "size": 3}}}, "run.cohort.size: would be ignored with pois"),
+        ({"run": {"rounds": 1, "cohort": {"size": 30}}}, "run.cohort.size: must be at most the number of clients, 20"),
+        (
+            {"run": {"rounds": 1, "cohort": {"size": 3, "shares": {"alhpa": 1.0}}}},
+            "run.cohort.shares.alhpa: [run.cohort.shares] has no such option (it takes alpha, spread)",
+        ),
+        (
+            {"run": {"rounds": 1, "cohort": {"size": 3, "availability": {"period": 5, "length": "x"}}}},
+            "run.cohort.availability.length: must be a whole number, got 'x'",
+        ),
+        (
+            {"run": {"rounds": 1, "cohort": {"size": 3, "availability": {"period": 5, "low": "x"}}}},
+            "run.cohort.availability.low: must be a number, got 'x'",
+        ),
         ({"run": {"rounds": 1, "cohort": {"rate": 0.1}}}, "run.cohort.rate: [run.cohort] has no such option"),
         ({"run": {"rounds": 1, "cohort": 2, "epoch": 1}}, "run.epoch: [run] has no such option"),
         ({"run": {"rounds": 1, "cohort": 2, "client_schedule": 1}}, "run.client_schedule: [run] would ignore it"),

@@ -137,6 +137,13 @@ CASES: dict[str, dict[str, Any]] = {
     ),
     "waves until a clock": tables(timing={"kind": "waves", "size": 4, "fleet": FLEET}, run={"until_clock": 3.0}),
     "a blend": tables(client=BLEND),
+    "with replacement": tables(run={"rounds": 2, "cohort": {"size": 30, "replacement": True}}),
+    "by shares": tables(run={"rounds": 2, "cohort": {"size": 4, "shares": {"alpha": 0.5}}}),
+    "those who are there": tables(run={"rounds": 2, "cohort": {"availability": {"period": 5, "length": 2}}}),
+    "client-centric, in waves": tables(
+        timing={"kind": "client_centric", "shares": {"spread": 1.0}, "availability": {"period": 9.5, "low": 0.1}},
+        run={"rounds": 2, "divide_by_epochs": True},
+    ),
     "privacy": tables(privacy=PRIVATE, run={"rounds": 2, "cohort": {"poisson": 0.3}, "weights": "uniform"}),
     "adaptive clipping": tables(
         privacy={**PRIVATE, "adaptive": {"quantile": 0.4, "count_noise": 1.0}},
