@@ -120,6 +120,8 @@ inline Size steps_taken(const Round& round, Size client) {
   DO(mean_loss)        \
   DO(delta_norm)       \
   DO(step_size)        \
+  DO(grown_steps)      \
+  DO(measured_steps)   \
   DO(min_cosine)
 
 // What a round leaves; `deltas` (clients, d) may be null. The weights of sparse layers lie in `delta` as in

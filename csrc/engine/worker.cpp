@@ -281,7 +281,26 @@ void Worker::rule_step(const Optimizer& o, double lr, double loss_value) {
   const ClientScalars scalars{&steps_done_, &refreshes_, &lr_state_,  &theta_,
                               &move_,       &lr,         &loss_value, o.counts_epochs ? &epoch : nullptr,
                               nullptr};
+  const double grown = o.step_size == kDeltaSgd ? largest_growth(o, lr) : 0.0;
   client_step<float>({o.formula, o.cover, o.step_size, o.numbers, vectors, scalars, &o.layout, 1});
+  if (o.step_size == kDeltaSgd) count_bound(o, grown);
+}
+
+// What Delta-SGD's step size may grow to in the next step; a first step that does not grow has none.
+double Worker::largest_growth(const Optimizer& o, double lr) const {
+  const ClientNumbers& n = o.numbers;
+  const auto unmeasured = [&n](double from, double theta) {
+    return delta_sgd_step_size(0.0, 0.0, from, theta, n.gamma, n.delta, n.lr_eps).step;
+  };
+  if (steps_done_ > 0) return unmeasured(lr_state_, theta_);
+  return n.grow_first ? unmeasured(lr, n.theta) : kNothing;
+}
+
+// Whether the step just taken was bound by that growth or by what was measured; neither where there was no choice.
+void Worker::count_bound(const Optimizer& o, double grown) {
+  if (std::isnan(grown)) return;
+  const bool grew = lr_state_ == grown || lr_state_ == grown + o.numbers.lr_eps;
+  ++(grew ? grown_steps_ : measured_steps_);
 }
 
 // In a step's number: masks of their own for a second look at its batch.
@@ -333,6 +352,7 @@ void Worker::reset_state(const Optimizer& o) {
   steps_done_ = refreshes_ = 0;
   lr_state_ = theta_ = move_ = 0;
   min_cosine_ = kNothing;
+  grown_steps_ = measured_steps_ = o.step_size == kDeltaSgd ? 0.0 : kNothing;
 }
 
 void Worker::begin(Size position) {
@@ -431,6 +451,8 @@ void Worker::train(Size position, double weight, const Results& r, DeltaSum& sum
   r.mean_loss[position] = moved ? total / double(step_) : kNothing;
   r.delta_norm[position] = std::sqrt(squares);
   r.step_size[position] = moved ? lr_state_ : kNothing;
+  r.grown_steps[position] = moved ? grown_steps_ : kNothing;
+  r.measured_steps[position] = moved ? measured_steps_ : kNothing;
   r.min_cosine[position] = min_cosine_;
   r.refused[position] = !std::isfinite(squares);
   rows_.forget();

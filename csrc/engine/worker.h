@@ -46,6 +46,8 @@ class Worker {
   void previous_gradient(const Optimizer& optimizer);
   const float* correction_of() const;
   void rule_step(const Optimizer& optimizer, double lr, double loss_value);
+  double largest_growth(const Optimizer& optimizer, double lr) const;
+  void count_bound(const Optimizer& optimizer, double grown);
   double learning_rate(const Optimizer& optimizer, Size step) const;
   void measure_cosine(Size step);
 
@@ -85,6 +87,7 @@ class Worker {
   bool loaded_ = false;
   std::int64_t steps_done_ = 0, refreshes_ = 0;
   double lr_state_ = 0, theta_ = 0, move_ = 0, min_cosine_ = 0;
+  double grown_steps_ = 0, measured_steps_ = 0;  // Delta-SGD's, by what bound their step sizes
 };
 
 }  // namespace fastfed

@@ -10,6 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from ..aggregate import Aggregate
+from ..clients import DeltaSGD
 from ..plan import RoundPlan
 from ..train import Outcome
 from ..train.batches import examples_seen
@@ -29,12 +30,14 @@ class History:
     delta_norm_std, step_size and its _min and _max, counted (clients that are in the mean), skipped (clients refused),
     idle (clients without a step), changed (whether the model moved), bytes_down and bytes_up (of the whole round; on a
     simulated clock of all that was sent since the round before, in vain or not), client_optimizer_bytes, server_lr and
-    seconds_<room>. Tuned runs add client_lr, epochs and batch_size as used in the round; private ones clip, noise_std
-    and the epsilon spent so far; asynchronous ones age_mean, age_max and ages ([age, number of updates] each); a
-    simulated clock adds clock (its seconds), and how many updates in all so far were dropped, lost (a window closed),
-    stale (older than max_age) and discarded (later than a wave wanted). Rows of evaluated rounds have test_loss and
-    test_accuracy, test_recall_at_5 or test_mse besides, and what was asked for per client. None stands for what is not
-    a finite number, or not there because no client counted.
+    seconds_<room>. Delta-SGD adds step_size_grown and step_size_measured: the shares of local steps whose size was
+    bound by its growth, and by what was measured of the gradients; first steps are bound by neither, and executor
+    "device" does not count. Tuned runs add client_lr, epochs and batch_size as used in the round; private ones clip,
+    noise_std and the epsilon spent so far; asynchronous ones age_mean, age_max and ages ([age, number of updates]
+    each); a simulated clock adds clock (its seconds), and how many updates in all so far were dropped, lost (a window
+    closed), stale (older than max_age) and discarded (later than a wave wanted). Rows of evaluated rounds have
+    test_loss and test_accuracy, test_recall_at_5 or test_mse besides, and what was asked for per client. None stands
+    for what is not a finite number, or not there because no client counted.
     """
 
     rounds: list[Row] = field(default_factory=list)
@@ -93,14 +96,25 @@ def training_columns(plan: RoundPlan, outcome: Outcome, aggregate: Aggregate) ->
     row |= {"clients": len(examples), "examples": int(examples.sum()), "steps": int(steps.sum())}
     row["gradients"] = int(examples_seen(steps.long(), examples.long(), plan.batch_size, plan.seen).sum())
     if aggregate.counted == 0:
-        return row | dict.fromkeys(_OF_THOSE_WHO_COUNT)
+        return row | dict.fromkeys(_OF_THOSE_WHO_COUNT) | _bounds(plan, {name: s[:0] for name, s in scalars.items()})
     counts = (steps > 0) & ~outcome.refused
     row["train_loss"] = _weighted_mean(scalars["mean_loss"][counts], examples[counts])
     norms = scalars["delta_norm"][counts]
     row |= {"delta_norm": float(norms.mean()), "delta_norm_std": float(norms.std(correction=0))}
     sizes = scalars["step_size"][counts]
     row |= {"step_size": float(sizes.mean()), "step_size_min": float(sizes.min()), "step_size_max": float(sizes.max())}
-    return row
+    return row | _bounds(plan, {name: values[counts] for name, values in scalars.items()})
+
+
+def _bounds(plan: RoundPlan, scalars: Mapping[str, Tensor]) -> Row:
+    """Where clients run Delta-SGD, in which share of their local steps each of its two conditions bound the step size;
+    None if nobody counted."""
+    if not any(isinstance(client, DeltaSGD) for client in plan.optimizers):
+        return {}
+    told = ~scalars["grown_steps"].isnan()
+    steps = float(scalars["steps"][told].sum())
+    columns = {"step_size_grown": "grown_steps", "step_size_measured": "measured_steps"}
+    return {name: float(scalars[of][told].sum()) / steps if steps else None for name, of in columns.items()}
 
 
 def finite(row: Mapping[str, Any]) -> Row:

@@ -18,6 +18,7 @@ from ..data.augment import Views
 from ..data.resident import Resident, free_memory, passing, picked, resident, upload
 from ..losses import Loss, LossReduction
 from .batches import ChunkBatches, batch_widths, rows_of_clients, steps_taken, views_at
+from .bounds import BoundCounts
 from .cosine import LeastCosine
 from .dropout import ANOTHER, stream_of
 from .model import fitting_examples
@@ -161,6 +162,7 @@ class _Chunk:
         self.statistics = self._first_statistics()
         self.optimizer = LocalOptimizer(optimizer, self.x, self._context(optimizer))
         self.before = self.x.clone() if self.optimizer.same_batch else None
+        self.bounds = BoundCounts.beside(self.optimizer)
         self.cosine = LeastCosine(self.x, work.cosine_includes_step) if work.measure_cosine else None
         self.anchors = None if work.contrast is None else _Anchors(model, store.examples, work, clients, self.start)
 
@@ -211,6 +213,8 @@ class _Chunk:
         scalars = {"first_loss": first, "last_loss": last, "mean_loss": total / self.taken}
         if self.cosine is not None:
             scalars["min_cosine"] = self.cosine.least
+        if self.bounds is not None:
+            scalars |= self.bounds.scalars()
         return {**scalars, "step_size": size}
 
     def _names(self, step: int) -> str:
@@ -234,6 +238,7 @@ class _Chunk:
             self.model.differentiate(self.before, again, previous_grad, comparison, self.statistics)
             previous_grad = self.optimizer.corrected(previous_grad, self.before)
             self.before.copy_(self.x)
+        grown = None if self.bounds is None else self.bounds.growth(step + 1)
         self.optimizer.step(
             step + 1,
             self.x,
@@ -243,6 +248,8 @@ class _Chunk:
             previous_grad=previous_grad,
             finished=~active,
         )
+        if self.bounds is not None:
+            self.bounds.count(grown, active)
         if found is not None and before is not None:
             self.statistics = torch.where(active[:, None], found, before)
         return losses

@@ -15,6 +15,7 @@ from ..data.augment import Views
 from ..losses import Loss, LossFunction, LossReduction, find_loss
 from ..packing import Packing
 from .batches import Batches, steps_taken, views_at
+from .bounds import BoundCounts
 from .contrast import Contrast, contrastive_losses
 from .cosine import LeastCosine
 from .dropout import ANOTHER, Dropout, Uniforms, client_uniforms, torch_random_state_guarded
@@ -188,6 +189,7 @@ class _Client:
         self.optimizer = LocalOptimizer(work.optimizer_of(position), self.here.x, self._context(model))
         same_batch = self.optimizer.same_batch
         self.before = _Point(model, loss, constants, self.start.clone()) if same_batch else None
+        self.bounds = BoundCounts.beside(self.optimizer)
         self.cosine = LeastCosine(self.start, work.cosine_includes_step) if work.measure_cosine else None
         self.anchors = None if work.contrast is None else _Anchors(model, work, position, examples, self.start)
 
@@ -219,6 +221,8 @@ class _Client:
         there = {"step_size": size} if isinstance(size, Tensor) else {}
         if self.cosine is not None:
             there["min_cosine"] = self.cosine.least
+        if self.bounds is not None:
+            there |= {name: count.squeeze() for name, count in self.bounds.scalars().items()}
         fetched = torch.stack([number.double() for number in (*losses, *there.values())]).tolist()
         of_batches, others = fetched[: len(losses)], fetched[len(losses) :]
         return {
@@ -253,6 +257,7 @@ class _Client:
             self.before.differentiate(inputs, targets, self._uniforms(step + ANOTHER), term)
             previous_grad = self.optimizer.corrected(self.before.grad, self.before.x)
             self.before.x.copy_(self.here.x)
+        grown = None if self.bounds is None else self.bounds.growth(step + 1)
         self.optimizer.step(
             step + 1,
             self.here.x,
@@ -261,4 +266,6 @@ class _Client:
             epoch=self.batches.epoch(step) + 1,
             previous_grad=previous_grad,
         )
+        if self.bounds is not None:
+            self.bounds.count(grown)
         return loss

@@ -136,10 +136,12 @@ class Outcome:
     CPU, NaN where a client has none:
 
     examples, steps, first_loss, last_loss, mean_loss (of its batches), delta_norm (of D_i itself), step_size (the last
-    one), min_cosine (FATHOM's: min over local steps K >= 1 of cos(sum_{k<K} g_k, g_K)). `refused` (clients,) bool: the
-    delta was not finite; on the CPU. `deltas` (clients, d): every D_i before the policy, where kept, beside `delta`. A
-    client that takes no step has D_i = 0. `statistics` (clients, s): what became of those that clients started from.
-    `own` (clients, n): their moves at the work's own places, where D_i is 0 then.
+    one), grown_steps and measured_steps (of Delta-SGD: how many steps had a size bound by its growth, by what was
+    measured; executor "device" does not count), min_cosine (FATHOM's: min over local steps K >= 1 of
+    cos(sum_{k<K} g_k, g_K)). `refused` (clients,) bool: the delta was not finite; on the CPU. `deltas` (clients, d):
+    every D_i before the policy, where kept, beside `delta`. A client that takes no step has D_i = 0. `statistics`
+    (clients, s): what became of those that clients started from. `own` (clients, n): their moves at the work's own
+    places, where D_i is 0 then.
     """
 
     total: Total
@@ -161,7 +163,10 @@ class Outcome:
         return cls(Total(torch.zeros_like(x), 0.0), empty_scalars(0), refused, x.new_zeros(0, x.numel()))
 
 
-SCALARS = ("examples", "steps", "first_loss", "last_loss", "mean_loss", "delta_norm", "step_size", "min_cosine")
+SCALARS = (
+    "examples", "steps", "first_loss", "last_loss", "mean_loss", "delta_norm", "step_size", "grown_steps",
+    "measured_steps", "min_cosine",
+)  # fmt: skip
 
 
 def empty_scalars(clients: int) -> dict[str, Tensor]:

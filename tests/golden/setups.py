@@ -29,7 +29,12 @@ Hashes = dict[str, dict[str, str]]
 
 HERE = Path(__file__).parent
 HASHES = HERE / "hashes.json"
-NEWER = ("gradients", "delta_norm_std")  # columns that rows had not when the hashes were made
+NEWER = (
+    "gradients",
+    "delta_norm_std",
+    "step_size_grown",
+    "step_size_measured",
+)  # columns that rows had not when the hashes were made
 CHECKPOINTS = HERE / "checkpoints"  # one each of `RESUMED`, written after half of its rounds
 RUN = HERE / "run"  # the directory of `configured`, written after half of its rounds, with checkpoints of format 1
 RUN_OF_FORMAT_2 = HERE / "run_of_format_2"  # the same one
