@@ -94,15 +94,19 @@ class Data:
 
     def make(self) -> Federation:
         """Loads and deals."""
+        keys = keys_in("data", self.written()) | {name: f"data.{key}" for key, name in _VALIDATION.items()}
         try:
             made = self.loader.make()
             fed: Federation = made if self.partition is None else self.partition.make(data=made)
-            fed = fed if self.validation is None else self.validation.make(fed=fed)
-            fed = pooled(fed) if self.is_pooled else fed
+            if self.validation is not None:
+                keys["fed"] = "data.validation"
+                fed = self.validation.make(fed=fed)
+            if self.is_pooled:
+                keys["fed"] = f"data.{POOLED}"
+                fed = pooled(fed)
         except DataError as error:
             raise ConfigError(f"data: {error}") from error
         except (ValueError, TypeError) as error:
-            keys = keys_in("data", self.written()) | {name: f"data.{key}" for key, name in _VALIDATION.items()}
             raise ConfigError(keyed(error, keys, "data")) from error
         return fed
 

@@ -28,7 +28,7 @@ class Summary:
     reached: list[int | None]
     bytes_to_target: Estimate | None  # of the runs that reach it, where all do
     gradients_to_target: Estimate | None  # as well; None too where a run's rows do not tell
-    bytes: Estimate
+    bytes: Estimate | None  # None of centralised runs, which send nothing
     seconds: Estimate | None
     status: str
 
@@ -90,7 +90,7 @@ def diverged_at(history: History) -> int | None:
     first = None
     for row in history:
         refused = row.get("train_loss") is None and (row.get("skipped") or 0) > 0
-        blown = "test_loss" in row and row["test_loss"] is None
+        blown = any(name in row and row[name] is None for name in ("test_loss", "validation_loss"))
         recovered = row.get("train_loss") is not None and not blown
         if recovered:
             first = None
@@ -119,6 +119,7 @@ def _summary(group: Group, metric: str | None, target: float | None) -> Summary:
     named = [] if metric is None else [(history, metric) for history in histories if history.column(metric)]
     finals = [] if metric is None else final_values(group, metric)
     reached = [history.rounds_to(metric, target) if metric and target is not None else None for history in histories]
+    alone = any(entry.is_centralised for entry in group.entries)
     sent = [float(bytes_of(h, until)) for h, until in zip(histories, reached, strict=True) if until is not None]
     known = [h.gradients_to(metric, target) for h in histories] if metric and target is not None else []
     gradients = [float(number) for number in known if number is not None]
@@ -130,9 +131,9 @@ def _summary(group: Group, metric: str | None, target: float | None) -> Summary:
         best=_estimated([history.best(name) for history, name in named]),
         ended_well=len(finals),
         reached=reached,
-        bytes_to_target=_estimated(sent) if len(sent) == len(histories) else None,
+        bytes_to_target=_estimated(sent) if len(sent) == len(histories) and not alone else None,
         gradients_to_target=_estimated(gradients) if len(gradients) == len(histories) else None,
-        bytes=estimate([float(bytes_of(history)) for history in histories]),
+        bytes=None if alone else estimate([float(bytes_of(history)) for history in histories]),
         seconds=_estimated(seconds),
         status=_status(group),
     )

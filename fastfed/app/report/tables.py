@@ -31,7 +31,7 @@ def results(summaries: Sequence[Summary], metric: str | None, target: float | No
     order = ranked(summaries, metric)
     name = name_of(metric) if metric else "metric"
     goal = f"{100 * target:g}%" if target is not None and metric and is_share(metric) else plain(target)
-    unit, size = byte_unit(max((one.bytes.mean for one in order), default=0.0))
+    unit, size = byte_unit(max((one.bytes.mean for one in order if one.bytes is not None), default=0.0))
     columns = {
         "run": [_label(one.group) for one in order],
         "seeds": [Cell(str(len(one.group.entries)), len(one.group.entries)) for one in order],
@@ -84,8 +84,9 @@ def _rounds(one: Summary) -> Cell:
 
 
 def costs(groups: Sequence[Group]) -> Grid | None:
-    """What one client pays in one round."""
-    rows = [[_label(group), *_cost(group.entries[0])] for group in groups if group.entries[0].costs]
+    """What one client pays in one round; centralised runs have none, and send nothing."""
+    paying = [group for group in groups if group.entries[0].costs and not group.entries[0].is_centralised]
+    rows = [[_label(group), *_cost(group.entries[0])] for group in paying]
     return _grid(["run", "down", "up", "down and up", "optimizer memory"], rows, "costs")
 
 

@@ -128,10 +128,13 @@ class _Sweep:
 
     def _transfer(self, pool: Pool, tuned: Sequence[Point]) -> None:
         """Runs the other tasks with what was chosen, and forgets the points that nobody needs then."""
-        others = transfer.other_points(self.plan, [self.outcomes[point.name] for point in tuned])
-        needed = {point.name for point in (*tuned, *others)}
+        done = [self.outcomes[point.name] for point in tuned]
+        others, untuned = transfer.other_points(self.plan, done), transfer.untuned(self.plan, done)
+        needed = {point.name for point in (*tuned, *others, *(one.point for one in untuned))}
         self.outcomes = {name: one for name, one in self.outcomes.items() if name in needed}
         self.total = len(needed)
+        self.outcomes |= {one.point.name: one for one in untuned}
+        self.done += len(untuned)
         self._batch(pool, others, None, is_last=True)
 
     def _climb(self, pool: Pool, alive: list[Point]) -> None:

@@ -10,9 +10,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ..config import ConfigError
-from .cells import cells, chosen
-from .outcome import PointOutcome
+from .cells import cells, chosen, task_of
+from .outcome import FAILED, UNTUNED, PointOutcome
 from .points import Plan, Point
+
+_NOTHING_CHOSEN = "sweep.tune_on: no run of this method on that task came to a value that settings are chosen by"
 
 
 def tuned_points(plan: Plan) -> list[Point]:
@@ -36,6 +38,21 @@ def other_points(plan: Plan, tuned: Iterable[PointOutcome]) -> list[Point]:
     best = {method: _numbers(own) for method, own in _by_method(done).items()}
     rest = [point for point in plan.points if point.name not in names]
     return [point for point in rest if point.numbers == best.get(point.method)]
+
+
+def untuned(plan: Plan, tuned: Iterable[PointOutcome]) -> list[PointOutcome]:
+    """What became of the other tasks of methods for which nothing could be chosen: of each task and seed one point,
+    which stands for all, as none is run. A method that failed fails there, too; one that diverged is not tuned."""
+    done = list(tuned)
+    names = {one.point.name for one in done}
+    without = {method: own for method, own in _by_method(done).items() if _numbers(own) is None}
+    found: dict[tuple[Any, ...], PointOutcome] = {}
+    for point in plan.points:
+        if point.method in without and point.name not in names:
+            failed = any(one.status == FAILED for one in without[point.method])
+            outcome = PointOutcome(point, FAILED if failed else UNTUNED, _NOTHING_CHOSEN)
+            found.setdefault((point.method, task_of(point), point.seed), outcome)
+    return list(found.values())
 
 
 def _by_method(outcomes: Sequence[PointOutcome]) -> dict[str, list[PointOutcome]]:

@@ -38,6 +38,12 @@ def test_one_client_has_all_examples_once() -> None:
         ff.data.pooled(ff.data.synthetic_images(clients=3))
 
 
+def test_made_up_examples_are_in_no_one_place() -> None:
+    config = configs.parse(tables(data={"name": "synthetic_images", "clients": 20}))
+    with pytest.raises(configs.ConfigError, match="--centralised: synthetic_images makes its examples when they are"):
+        configs.centralised(config, config.federation())
+
+
 def test_a_round_sees_as_many_examples_as_a_cohort() -> None:
     run = {"rounds": 3, "cohort": 4, "epochs": 2, "batch_size": 10}
     config, fed = central(run=run)

@@ -67,6 +67,14 @@ FEDYOGI: dict[str, Any] = {"method": "fedyogi", "client": {"lr": 0.1}, "server":
         ({"model": {"name": "mlp", "sizes": [64, 9]}}, "model: has 9 classes, and digits has labels up to 9"),
         ({"run": {"cohort": 2}}, "run.rounds: must be given, a whole number >= 0"),
         ({"run": {"rounds": 1, "cohort": 100}}, "run.cohort: must be at most the number of clients, 20, got 100"),
+        (
+            {"data": {"name": "synthetic_images", "clients": 20, "validation": 0.1}},
+            "data.validation: synthetic_images makes its examples when they are asked for",
+        ),
+        (
+            {"data": {"name": "synthetic_images", "clients": 20, "pooled": True}},
+            "data.pooled: synthetic_images makes its examples when they are asked for",
+        ),
         ({"run": {"rounds": 1, "cohort": {"poisson": 2.0}}}, "run.cohort.poisson: must"),
         ({"run": {"rounds": 1, "cohort": {}}}, "run.cohort.size: must say how many clients take part"),
         ({"run": {"rounds": 1, "cohort": {"poisson": 0.1, "size": 3}}}, "run.cohort.size: would be ignored with pois"),

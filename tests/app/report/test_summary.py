@@ -36,6 +36,7 @@ def test_a_summary_in_numbers() -> None:
     assert one.rounds_to.mean == 2.5
     assert one.bytes_to_target is not None
     assert one.bytes_to_target.mean == pytest.approx((3.0e6 + 4.5e6) / 2)
+    assert one.bytes is not None
     assert one.bytes.mean == pytest.approx(4.5e6)
     assert one.seconds is not None
     assert one.seconds.mean == 3.5
@@ -75,6 +76,9 @@ def test_divergence_is_the_first_of_the_rounds_at_the_end() -> None:
     assert diverged_at(history(good, refused, good)) is None
     assert diverged_at(history(good, blown)) == 2
     assert diverged_at(history(good, idle)) is None
+    held_out = {"train_loss": 0.5, "skipped": 0, "test_loss": 0.5, "validation_loss": None}
+    assert diverged_at(history(good, held_out)) == 2
+    assert diverged_at(history(good, {**held_out, "validation_loss": 0.4})) is None
 
 
 def test_what_is_evaluated_after_the_end_is_no_final_metric() -> None:

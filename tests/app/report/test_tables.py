@@ -60,6 +60,19 @@ def test_costs_in_bytes_and_in_models() -> None:
     assert tables.costs([of("B", [0.5])]) is None
 
 
+def test_centralised_runs_send_nothing() -> None:
+    """They have no clients: neither what a client pays nor what was sent is told of them."""
+    cost = {"bytes_down": 8000, "bytes_up": 4000, "optimizer_bytes": 400}
+    alone = of("alone", [0.9], costs=cost, config={"data": {"pooled": True}})
+    with_clients = of("with clients", [0.8], costs=cost)
+    assert [row[0] for row in texts(tables.costs([alone, with_clients]))[1:]] == ["with clients"]
+    assert tables.costs([alone]) is None
+    heads, first, second = texts(results(alone, with_clients, target=0.5))
+    for head in ("MB sent", "MB to 50%"):
+        assert first[heads.index(head)] == MISSING
+        assert second[heads.index(head)] == "1.50"
+
+
 def test_the_privacy_budget() -> None:
     told = {"clip": 0.5, "noise": 0.6, "delta": 1e-3, "target_epsilon": "none", "accountant": "rdp", "adaptive": "none"}
     private = of("P", [0.5, 0.6], columns={"epsilon": 7.25, "clip": 0.5}, config={"privacy": told})

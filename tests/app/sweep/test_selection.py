@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,9 +12,10 @@ from typer.testing import CliRunner
 from fastfed.app import runs, sweep
 from fastfed.app.cli import app
 from fastfed.app.config import ConfigError
-from fastfed.app.sweep import Window, tables
+from fastfed.app.sweep import Window, tables, transfer
 from fastfed.app.sweep.cells import GridCell, bests, chosen
 from fastfed.app.sweep.cells import cells as cells_of
+from fastfed.app.sweep.outcome import PointOutcome
 from fastfed.record.history import History
 
 from .support import cell, write
@@ -136,6 +138,32 @@ def test_what_is_chosen_on_one_task_is_run_on_the_others(tmp_path: Path) -> None
         assert [one.point.numbers for one in own if one not in tuned] == [best, best]
     again = sweep.carry_out(plan, tmp_path / "out", resume=True, jobs=1)
     assert [one.point.name for one in again.outcomes] == [one.point.name for one in swept.outcomes]
+
+
+def test_what_cannot_be_tuned_is_told_of_the_other_tasks(tmp_path: Path) -> None:
+    plan = sweep.plan(write(tmp_path, TRANSFER))
+    tuned = [point for point in plan.points if point.task["data.alpha"] == 0.5]
+    of_method = {"SGD": ("failed", None), "FedAvgM": ("done", 0.5)}
+    done = [
+        PointOutcome(point, of_method[point.method][0], select="train_loss", choice=of_method[point.method][1])
+        for point in tuned
+    ]
+    told = transfer.untuned(plan, done)
+    assert [(one.point.method, one.point.task["data.alpha"]) for one in told] == [("SGD", 5.0), ("SGD", 50.0)]
+    assert {one.status for one in told} == {"failed"}
+    assert all("sweep.tune_on: no run of this method" in str(one.error) for one in told)
+    diverged = [replace(one, status="diverged at round 1") if one.status == "failed" else one for one in done]
+    assert {one.status for one in transfer.untuned(plan, diverged)} == {"not tuned"}
+
+
+def test_a_sweep_lists_methods_that_nothing_was_chosen_for(tmp_path: Path) -> None:
+    plan = sweep.plan(write(tmp_path, TRANSFER.replace("0.001, 0.1, 0.3", "1e300")))
+    swept = sweep.carry_out(plan, tmp_path / "out", jobs=1)
+    others = [one for one in swept.outcomes if one.point.task["data.alpha"] != 0.5]
+    assert [one.status for one in others] == ["not tuned"] * 4
+    assert not swept.failed  # to diverge is a finding
+    table = bests(cells_of(swept.outcomes))
+    assert {method: len(row) for method, row in table.items()} == {"SGD": 3, "FedAvgM": 3}
 
 
 @pytest.mark.parametrize(
