@@ -22,7 +22,7 @@ CENTRIC = ff.timing.ClientCentric(buffer=5, max_delay=5, epochs=3, randomness=2)
 
 @pytest.mark.parametrize("server", CC_SERVERS)
 def test_client_centric(server: str) -> None:
-    common: dict[str, Any] = {"client": SGD, "weights": "uniform", "divide_by_steps": True}
+    common: dict[str, Any] = {"client": SGD, "weights": "uniform", "divide_by_steps": True, "divide_by_epochs": False}
     wanted = {**common, "server": CC_SERVERS[server], "timing": CENTRIC}
     assert ff.methods.client_centric(server, client_lr=0.2, server_lr=0.3) == wanted
     given = ff.methods.client_centric(
