@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+import signal
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .hooks import Evaluated, Hooked
 from .record.evaluate import metric_of, training_rows, validation_rows
@@ -56,6 +58,21 @@ def _last_round(done: int, rounds: int | None, until: int | None, until_clock: f
     if isinstance(wanted, bool) or not isinstance(wanted, int) or wanted < 0:
         raise ValueError(f"rounds: must be a whole number >= 0, got {wanted!r}")
     return done + wanted if until is None else wanted
+
+
+def check_intervals(evaluate_every: int, checkpoint_every: int, keep: int) -> None:
+    """Numbers of rounds and of checkpoints are whole; only evaluations may be left out."""
+    for name, value in (("evaluate_every", evaluate_every), ("checkpoint_every", checkpoint_every), ("keep", keep)):
+        least = 0 if name == "evaluate_every" else 1
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise ValueError(f"{name}: must be a whole number >= {least}, got {value!r}")
+
+
+def check_hooks(hooks: Sequence[Hooked]) -> None:
+    """What is given as a hook is one."""
+    for hook in hooks:
+        if not isinstance(hook, Hooked):
+            raise TypeError(f"hooks: must have the methods of fastfed.hooks.Hook, got {hook!r}")
 
 
 def check_target(
@@ -117,3 +134,19 @@ def _is_last(sim: Simulation, end: End) -> bool:
     if sim.clocked.plan(sim.round, sim.tuner.tuning, end.clock) is not None:
         return False
     return not (end.flush and len(sim.clocked.arrived(sim.round, sim.tuner.tuning)))
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Ctrl-C waits for the end of the block. Only the main thread is ever interrupted by it."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    waiting: list[tuple[Any, Any]] = []
+    before = signal.signal(signal.SIGINT, lambda number, frame: waiting.append((number, frame)))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if waiting and callable(before):
+        before(*waiting[0])

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import copy
 import math
-import signal
-import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -30,17 +28,11 @@ from .plan import RoundPlan, Tuning
 from .plan.round import Clocked
 from .privacy import Privacy
 from .record import costs
-from .record.evaluate import (
-    Evaluator,
-    evaluated_clients,
-    evaluation_visit,
-    metric_of,
-    training_rows,
-    validation_rows,
-)
+from .record.evaluate import Evaluator, metric_of, validation_rows
+from .record.evaluation import Evaluation
 from .record.history import ROOMS, History, Row, finite, training_columns
 from .rooms import Room, make_aggregator, make_exchanger, make_ledger, make_planner, make_tuner
-from .run import check_target, end_of_run, run_rounds
+from .run import check_hooks, check_intervals, check_target, end_of_run, run_rounds, uninterrupted
 from .saved.restore import beginning_with
 from .saved.run import SavedRun, resume
 from .schedules import Schedule
@@ -235,7 +227,7 @@ class Simulation:
     def _carry_out(self, plan: RoundPlan, clock: _Clock) -> Row:
         with clock("train"):
             work, outcome = self._train(plan)
-        with _uninterrupted():  # what follows happens as a whole, so that Ctrl-C leaves a state between two rounds
+        with uninterrupted():  # what follows happens as a whole, so that Ctrl-C leaves a state between two rounds
             self.between_rounds = False
             with clock("aggregate"):
                 aggregate = self.aggregator.aggregate(plan, outcome)
@@ -345,14 +337,10 @@ class Simulation:
         (``ff.hooks.Hook``) are told of every round once it is evaluated, and may end the run.
         """
         end = end_of_run(self, rounds, until, until_clock, flush)
-        for name, value in (("evaluate_every", evaluate_every), ("checkpoint_every", checkpoint_every), ("keep", keep)):
-            if isinstance(value, bool) or not isinstance(value, int) or value < (0 if name == "evaluate_every" else 1):
-                raise ValueError(f"{name}: must be a whole number >= {int(name != 'evaluate_every')}, got {value!r}")
+        check_intervals(evaluate_every, checkpoint_every, keep)
         evaluated = Evaluated(evaluate_training, per_client)
         check_target(self, target, evaluate_every, evaluated)
-        for hook in hooks:
-            if not isinstance(hook, Hooked):
-                raise TypeError(f"hooks: must have the methods of fastfed.hooks.Hook, got {hook!r}")
+        check_hooks(hooks)
         if checkpoint:
             self.saved.claim(checkpoint, self.round)
         all_hooks: list[Hooked] = [Evaluating(evaluate_every, evaluated, end.rounds), Target(target or {}), *hooks]
@@ -379,42 +367,23 @@ class Simulation:
         names begin with client_. Clients that keep their own batch norms (``batch_norm="local"``) are evaluated with
         these.
         """
-        found: dict[str, float] = {}
-        if self.fed.test is not None:
-            metrics = self._evaluator.evaluate(self.params, self.fed.test)
-            found |= {f"test_{name}": value for name, value in metrics.items()}
-        for part, rows in (
-            ("validation", validation_rows(self.fed)),
-            ("trainset", training_rows(self.fed) if training else None),
-        ):
-            if rows is not None:
-                metrics = self._evaluator.evaluate(self.params, self.fed.examples, rows)
-                found |= {f"{part}_{name}": value for name, value in metrics.items()}
-        if per_client:
-            clients = evaluated_clients(self.fed)
-            own = self.batch_norm.own_models(self.params, clients)
-            metrics = self._evaluator.per_client(self.params, evaluation_visit(self.fed, clients), own)
-            found |= {f"client_{name}": value for name, value in metrics.items()}
-        if not found:
-            raise ValueError(
-                f"fed: {self.fed.name} has no test set; per_client=True evaluates on the clients' examples"
-            )
-        return found
+        return self._evaluation.columns(self.params, training=training, per_client=per_client)
 
     @cached_property
-    def _evaluator(self) -> Evaluator:
-        settings, predict = self.settings, self.executor.predict
-        return Evaluator(
+    def _evaluation(self) -> Evaluation:
+        settings = self.settings
+        evaluator = Evaluator(
             self._trained,
             settings.loss,
             reduction=settings.loss_reduction,
             batch_size=settings.batch_size,
-            predict=predict,
+            predict=self.executor.predict,
             threads=settings.threads,
             device=self.device,
             uncounted=self.fed.uncounted,
             statistics=self.batch_norm.vector,
         )
+        return Evaluation(self.fed, evaluator, self.batch_norm.own_models)
 
     # ---- checkpoints ------------------------------------------------------------------------------------------------
 
@@ -471,19 +440,3 @@ class _Clock:
         began = time.perf_counter()
         yield
         self.seconds[f"seconds_{room}"] += time.perf_counter() - began
-
-
-@contextmanager
-def _uninterrupted() -> Iterator[None]:
-    """Ctrl-C waits for the end of the block. Only the main thread is ever interrupted by it."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    waiting: list[tuple[Any, Any]] = []
-    before = signal.signal(signal.SIGINT, lambda number, frame: waiting.append((number, frame)))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-    if waiting and callable(before):
-        before(*waiting[0])

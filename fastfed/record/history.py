@@ -31,13 +31,13 @@ class History:
     idle (clients without a step), changed (whether the model moved), bytes_down and bytes_up (of the whole round; on a
     simulated clock of all that was sent since the round before, in vain or not), client_optimizer_bytes, server_lr and
     seconds_<room>. Delta-SGD adds step_size_grown and step_size_measured: the shares of local steps whose size was
-    bound by its growth, and by what was measured of the gradients; first steps are bound by neither, and executor
-    "device" does not count. Tuned runs add client_lr, epochs and batch_size as used in the round; private ones clip,
-    noise_std and the epsilon spent so far; asynchronous ones age_mean, age_max and ages ([age, number of updates]
-    each); a simulated clock adds clock (its seconds), and how many updates in all so far were dropped, lost (a window
-    closed), stale (older than max_age) and discarded (later than a wave wanted). Rows of evaluated rounds have
-    test_loss and test_accuracy, test_recall_at_5 or test_mse besides, and what was asked for per client. None stands
-    for what is not a finite number, or not there because no client counted.
+    bound by its growth, and by what was measured of the gradients; first steps are bound by neither. Tuned runs add
+    client_lr, epochs and batch_size as used in the round; private ones clip, noise_std and the epsilon spent so far;
+    asynchronous ones age_mean, age_max and ages ([age, number of updates] each); a simulated clock adds clock (its
+    seconds), and how many updates in all so far were dropped, lost (a window closed), stale (older than max_age) and
+    discarded (later than a wave wanted). Rows of evaluated rounds have test_loss and test_accuracy, test_recall_at_5 or
+    test_mse besides, and what was asked for per client. None stands for what is not a finite number, or not there
+    because no client counted.
     """
 
     rounds: list[Row] = field(default_factory=list)

@@ -137,11 +137,10 @@ class Outcome:
 
     examples, steps, first_loss, last_loss, mean_loss (of its batches), delta_norm (of D_i itself), step_size (the last
     one), grown_steps and measured_steps (of Delta-SGD: how many steps had a size bound by its growth, by what was
-    measured; executor "device" does not count), min_cosine (FATHOM's: min over local steps K >= 1 of
-    cos(sum_{k<K} g_k, g_K)). `refused` (clients,) bool: the delta was not finite; on the CPU. `deltas` (clients, d):
-    every D_i before the policy, where kept, beside `delta`. A client that takes no step has D_i = 0. `statistics`
-    (clients, s): what became of those that clients started from. `own` (clients, n): their moves at the work's own
-    places, where D_i is 0 then.
+    measured), min_cosine (FATHOM's: min over local steps K >= 1 of cos(sum_{k<K} g_k, g_K)). `refused` (clients,) bool:
+    the delta was not finite; on the CPU. `deltas` (clients, d): every D_i before the policy, where kept, beside
+    `delta`. A client that takes no step has D_i = 0. `statistics` (clients, s): what became of those that clients
+    started from. `own` (clients, n): their moves at the work's own places, where D_i is 0 then.
     """
 
     total: Total

@@ -224,7 +224,10 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+HEAVY = pytest.param(CASES["conv net"], id="conv net", marks=pytest.mark.exhaustive)
+
+
+@pytest.mark.parametrize("case", [HEAVY, pytest.param(CASES["two rules"], id="two rules")])
 def test_same_bits_for_any_number_of_devices(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     given = (module_of(case.task), TASKS[case.task].loss, examples_of(case.task))
     work = replace(work_of(case, torch.float32), measure_cosine=False, steps=torch.tensor([2, 1, 1, 1, 1, 1, 0]))

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ...data.resident import upload
 from ...program.lower import with_contrast
+from ..bounds import BoundCounts
 from ..contrast import contrastive_losses
 from ..cosine import LeastCosine
 from ..optimizer import LocalOptimizer, StepContext
@@ -38,6 +39,7 @@ class KeptChunk(Chunk):
         )
         self.rule = LocalOptimizer(self.optimizer, self.x, around)
         self.before = self.x.clone() if self.rule.same_batch else None
+        self.bounds = BoundCounts.beside(self.rule)
         self.cosine = LeastCosine(self.x, work.cosine_includes_step) if work.measure_cosine else None
         self.anchors = None if work.contrast is None else _Anchors(self)
         self.epochs = upload(epochs_of(work, self.clients, self.longest), self.device)
@@ -57,6 +59,7 @@ class KeptChunk(Chunk):
             self._differentiate(step, self.before, previous, None, another=True)
             previous = self.rule.corrected(previous, self.before)
             self.before.copy_(self.x)
+        grown = None if self.bounds is None else self.bounds.growth(step + 1)
         self.rule.step(
             step + 1,
             self.x,
@@ -66,6 +69,8 @@ class KeptChunk(Chunk):
             previous_grad=previous,
             finished=~active,
         )
+        if self.bounds is not None:
+            self.bounds.count(grown, active)
         self.size = torch.where(active, self.rule.step_size(step + 1), self.size)
 
     def _differentiate(self, step: int, x: Tensor, grad: Tensor, tally: Tally | None, another: bool = False) -> Tensor:
@@ -91,7 +96,8 @@ class KeptChunk(Chunk):
 
     def scalars(self) -> dict[str, Tensor]:
         cosine = {} if self.cosine is None else {"min_cosine": self.cosine.least}
-        return {**super().scalars(), "step_size": self.size, **cosine}
+        bounds = {} if self.bounds is None else self.bounds.scalars()
+        return {**super().scalars(), "step_size": self.size, **bounds, **cosine}
 
 
 class _Anchors:

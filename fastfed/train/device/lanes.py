@@ -27,7 +27,9 @@ from ..work import Outcome, RoundWork, empty_scalars
 LANES = 8  # never another number: it is part of the result
 _ROUNDING = torch.finfo(torch.float32).eps  # of one operation: twice what it can be
 _SMALLEST = torch.finfo(torch.float32).smallest_normal  # where that is no longer true
-MEASURED = ("first_loss", "last_loss", "mean_loss", "step_size", "min_cosine", "delta_norm")  # on the device
+MEASURED = (  # on the device
+    "first_loss", "last_loss", "mean_loss", "step_size", "grown_steps", "measured_steps", "min_cosine", "delta_norm",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,8 @@ from fastfed.app.config import kinds
 from fastfed.app.config import method as methods
 from fastfed.app.config.options import Argument, arguments_of
 from fastfed.fleet import Fleet
+from fastfed.plan.availability import Cyclic
+from fastfed.plan.shares import LogNormal
 
 
 def fields_of(method: str) -> dict[str, str]:
@@ -23,11 +25,14 @@ BECOMING = [(method, name, key) for method in kinds.METHODS for name, key in fie
 
 
 def made(method: str, **given: Any) -> dict[str, Any]:
-    """The settings of a method; `beta1` and `bias_correction` are for Adam, on both sides."""
+    """The settings of a method. `beta1` and `bias_correction` are for Adam, on both sides; random epochs have both an
+    `epochs` and a `randomness`."""
     adam = {"server": "adam", "client": "adam"} if method == "fedada2" else {}
     must = {name: 1 if name == "concurrency" else 0.1 for name in methods.needed(method)}
     if method == "client_centric":
         must["server_lr"] = 0.1
+    if method in ("fedbuff", "fedasync"):
+        must |= {"epochs": 2, "randomness": 3}
     settings: dict[str, Any] = kinds.METHODS[method](**{**must, **adam, **given})
     return settings
 
@@ -44,6 +49,9 @@ def other(argument: Argument) -> Any:
         "head": "last",
         "epochs": 4,  # client-centric ones times their randomness are a whole number
         "randomness": 5,
+        "epochs_per": "round",
+        "shares": LogNormal(0.5),
+        "availability": Cyclic(4, 2),
         "counting": "floor",
         "cosine": "before",
         "form": "paper",

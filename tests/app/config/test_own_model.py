@@ -127,7 +127,12 @@ def test_a_base_finds_it_beside_itself_and_a_name_takes_the_whole_place_of_its_t
     assert config.load(top).resolved()["model"] == {"name": "theirs:wide", "from": str(below), "w": 8}
     top.write_text('base = "base/base.toml"\nmodel = "ours:narrow"\n')
     assert config.load(top).resolved()["model"]["from"] == str(home)
-    assert config.load(top, ["model=lenet"]).resolved()["model"] == {"name": "lenet", "classes": 10}
+    assert config.load(top, ["model=lenet"]).resolved()["model"] == {
+        "name": "lenet",
+        "classes": 10,
+        "channels": 1,
+        "size": 28,
+    }
     other = ["model.name=mlp", "model.w=none", "model.sizes=[64, 10]"]
     with pytest.raises(config.ConfigError, match=r"model\.w") as caught:
         config.load(home / "base" / "base.toml", other)
