@@ -16,6 +16,7 @@ from setuptools.command.build_ext import build_ext
 
 ROOT = Path(__file__).parent
 NATIVE = ("bind", "engine", "kernels", "simd")  # the parts of csrc/ that the extension is made of
+ALL_BINDINGS = "csrc/bind/all.cpp"
 IS_X86 = platform.machine().lower() in ("x86_64", "amd64")
 
 AVX512 = ["-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl"]
@@ -69,13 +70,14 @@ def torch_paths() -> tuple[list[str], list[str], int]:
 def extension() -> Extension:
     includes, libraries, abi = torch_paths()
     files = [file for place in NATIVE for file in (ROOT / "csrc" / place).rglob("*.cpp")]
-    sources = sorted(str(file.relative_to(ROOT)) for file in files)
+    # The longest first, so that nothing is left to wait for; it includes the others of its directory.
+    sources = [ALL_BINDINGS, *sorted(str(file.relative_to(ROOT)) for file in files if file.parent.name != "bind")]
     if not IS_X86:
         sources = [source for source in sources if not Path(source).stem.endswith(("_avx2", "_avx512"))]
     return Extension(
         "fastfed._core",
         sources,
-        depends=[str(p.relative_to(ROOT)) for p in (ROOT / "csrc").rglob("*") if p.suffix in (".h", ".inl")],
+        depends=[str(p.relative_to(ROOT)) for p in (ROOT / "csrc").rglob("*") if p.suffix in (".h", ".inl", ".cpp")],
         include_dirs=["csrc"],
         library_dirs=libraries,
         libraries=["c10", "torch", "torch_cpu", "torch_python"],

@@ -104,6 +104,13 @@ def test_a_source_distribution_holds_all_that_a_build_needs(checkout: Path) -> N
     assert not wanted - inside
 
 
+def test_the_bindings_that_are_compiled_as_one_are_all_there_are() -> None:
+    """One that is left out would be found only when somebody calls it."""
+    together = ROOT / "csrc" / "bind" / "all.cpp"
+    included = re.findall(r'^#include "bind/(.*)"$', together.read_text(), re.MULTILINE)
+    assert included == sorted(path.name for path in together.parent.glob("*.cpp") if path != together)
+
+
 def test_a_checkout_imports_its_own_kernels_beside_an_installed_one(checkout: Path) -> None:
     """This session's FastFed is the installed one. What the other lacks, the compiled extension, it says in a
     sentence."""
