@@ -44,12 +44,11 @@ def expand(value: PerClient, clients: int) -> Tensor:
     return torch.as_tensor(value, dtype=torch.float64).expand(clients).clone()
 
 
-def check_count(name: str, value: PerClient | None, clients: int) -> None:
-    """Refuses what was given for another number of clients."""
+def check_count(name: str, value: PerClient | None, clients: int, *, may_be_one: bool = True) -> None:
+    """Refuses what was given for another number of clients; `may_be_one`: one number might have been given for all."""
     if isinstance(value, tuple | Tensor) and len(value) != clients:
-        raise ValueError(
-            f"{name}: must be one number for all or one for each of the {clients} clients, got {len(value)}"
-        )
+        one = "one number for all or " if may_be_one else ""
+        raise ValueError(f"{name}: must be {one}one for each of the {clients} clients, got {len(value)}")
 
 
 def largest(value: PerClient) -> float:

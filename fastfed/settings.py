@@ -149,6 +149,8 @@ def _check_timing(settings: Settings) -> None:
     for name, given in {"epochs": settings.epochs, "steps": settings.steps}.items():
         if timing.sets_epochs and given is not None:
             raise ValueError(f"{name}: the timing draws how long clients train; leave it out, or give it epochs=None")
+    if settings.across_epochs and timing.has_clock and timing.sets_epochs:
+        raise ValueError("across_epochs: a simulated clock counts the batches of whole epochs where it draws them")
     if settings.tuner is not None and timing.has_clock:
         raise ValueError("tuner: a simulated clock must know a client's steps beforehand, and a tuner changes them")
 

@@ -261,6 +261,8 @@ class Simulation:
         return work, self.executor.run(work)
 
     def _work(self, plan: RoundPlan) -> RoundWork:
+        if plan.keys is not None and not self.settings.repeats_clients:
+            raise ValueError("cohort: has a client twice; a participation that repeats clients has `replacement` True")
         visit = self.fed.visit(plan.cohort)
         start, start_index = self.server.starts(plan.round, plan.age)
         exchanged = self.exchanger.keeps_deltas

@@ -14,9 +14,8 @@ from .fleet import Fleet
 from .plan.availability import Availability
 from .plan.client_centric import CentricPlanner
 from .plan.clock import EventPlanner, make_queue
-from .plan.participation import Uniform
 from .plan.round import Planner, PlanTemplate, nearest_whole
-from .plan.sampled import Sampled
+from .plan.sampled import MOST_KEYS, Sampled
 from .plan.shares import Shares
 
 
@@ -69,7 +68,7 @@ class ClientCentric:
 
     `epochs` None: as long as the simulation's own `epochs` or `steps` say. Who takes part is drawn uniformly, or as
     `shares`, `availability` and `replacement` of ``ff.plan.Sampled`` say; where fewer are available, the server steps
-    with those.
+    with those (with `replacement` they are drawn as often as it needs).
     """
 
     buffer: int = 5
@@ -105,9 +104,12 @@ class ClientCentric:
         return Sampled(self.buffer, self.shares, self.availability, self.replacement)
 
     def begin(self, template: PlanTemplate, bytes_moved: int) -> Planner:
-        if not self.replacement:
-            Uniform(self.buffer).check(template.sizes.numel())
-        self._who.check(template.sizes.numel())
+        clients = template.sizes.numel()
+        if not self.replacement and self.buffer > clients:
+            raise ValueError(f"buffer: must be at most the number of clients, {clients}, got {self.buffer}")
+        if self.replacement and self.buffer * clients >= MOST_KEYS:
+            raise ValueError(f"buffer: times the number of clients, {clients}, must be below 2**32, got {self.buffer}")
+        self._who.check(clients)
         alike = self.epochs_per == "round"
         return CentricPlanner(template, self._who, self.max_delay, _most_epochs(self.epochs, self.randomness), alike)
 

@@ -104,7 +104,7 @@ def check_availability_of(given: Availability, clients: int) -> None:
     if isinstance(given, Cyclic | Sinusoidal):
         given.check(clients)
     elif not callable(given):
-        check_count("availability", given, clients)
+        check_count("availability", given, clients, may_be_one=False)
 
 
 def available(given: Availability, round: int, clients: int, seed: int) -> Tensor:

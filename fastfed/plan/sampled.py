@@ -17,7 +17,7 @@ from .availability import Availability, available, check_availability, check_ava
 from .participation import Uniform
 from .shares import Shares, check_shares, check_shares_of, shares_of
 
-_MOST_KEYS = 1 << 32  # a stream's words are of 32 bits
+MOST_KEYS = 1 << 32  # a stream's words are of 32 bits
 
 
 @dataclass(frozen=True)
@@ -30,8 +30,9 @@ class Sampled:
     client, ``Cyclic``, ``Sinusoidal``, or a function of the round (from 0) and the client; None: all always are. Where
     fewer than `size` are available, these are the cohort, which may be empty.
 
-    With `replacement` a client that was drawn may be drawn again. It then takes part as often as it was drawn: each
-    time from the same model, but on batches, dropout and views of its own, and each counts as a client of the round.
+    With `replacement` a client that was drawn may be drawn again, until there are `size`, however few are available. It
+    then takes part as often as it was drawn: each time from the same model, but on batches, dropout and views of its
+    own, and each counts as a client of the round.
     """
 
     size: int | None = None
@@ -57,7 +58,7 @@ class Sampled:
             return
         if not self.replacement and self.size > clients:
             raise ValueError(f"size: must be at most the number of clients, {clients}, got {self.size}")
-        if self.replacement and self.size * clients >= _MOST_KEYS:
+        if self.replacement and self.size * clients >= MOST_KEYS:
             raise ValueError(f"size: with replacement, size * clients must be below 2**32, got {self.size} * {clients}")
 
     def cohort(self, round: int, clients: int, seed: int) -> Tensor:
@@ -83,4 +84,4 @@ class Sampled:
 def _first(shares: Floats, numbers: Floats, size: int) -> np.ndarray:
     """Which of (n,) clients would be drawn first, one after the other by their shares, at most `size`: each waits for
     a time that is exponential with its share as the rate (Efraimidis, Spirakis: Weighted random sampling, 2006)."""
-    return np.argsort(-log(numbers) / shares, kind="stable")[:size]
+    return np.argsort(log(-log(numbers)) - log(shares), kind="stable")[:size]  # logarithms: of times beyond all floats

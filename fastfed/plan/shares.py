@@ -65,7 +65,7 @@ def check_shares(given: Shares) -> Shares:
 def check_shares_of(given: Shares, clients: int) -> None:
     """Refuses shares that were given for another number of clients."""
     if not isinstance(given, Dirichlet | LogNormal):
-        check_count("shares", given, clients)
+        check_count("shares", given, clients, may_be_one=False)
 
 
 def shares_of(given: Shares, clients: int, seed: int) -> Floats:

@@ -9,6 +9,8 @@ from ..clients import DeltaSGD
 from ..kernels.torch_rules import rules
 from .optimizer import LocalOptimizer
 
+_ROUNDINGS = 16
+
 
 class BoundCounts:
     """Counts beside an optimizer of Delta-SGD, for one client or a batch of them. A first step that does not grow has
@@ -41,7 +43,7 @@ class BoundCounts:
         if grown is None:
             return
         lr = self.optimizer.state["lr"]
-        grew = (lr == grown) | (lr == grown + self.client.lr_eps)
+        grew = lr >= grown * (1 - _ROUNDINGS * torch.finfo(lr.dtype).eps)  # which a kernel may round otherwise
         taken = torch.ones_like(grew) if active is None else active
         self.grown += grew & taken
         self.measured += ~grew & taken

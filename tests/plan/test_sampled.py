@@ -80,6 +80,13 @@ def test_lognormal_shares_have_normal_logarithms() -> None:
     assert stats.kstest(differences, stats.norm(scale=1.5 * math.sqrt(2)).cdf).pvalue > LEAST
 
 
+@pytest.mark.filterwarnings("error")
+def test_shares_near_nothing_are_no_more_than_unlikely() -> None:
+    tiny = [5e-324, 5e-324, 1.0, 1.0, 1.0]
+    assert set(cohorts(Sampled(3, shares=tiny), rounds=20)) == {(2, 3, 4)}
+    assert {one for found in cohorts(Sampled(4, shares=tiny)) for one in found} == set(range(5))
+
+
 def test_cyclic_windows_are_those_of_their_beginnings() -> None:
     who = Sampled(availability=Cyclic(4, 2, begin=(0, 1, 3)))
     there = [set(cohort) for cohort in cohorts(who, clients=3, rounds=9)]
@@ -147,13 +154,13 @@ def test_every_participation_has_a_key_of_its_own() -> None:
         ({"size": 2, "replacement": 1}, "replacement: must be True or False"),
         ({"replacement": True}, "replacement: would be ignored"),
         ({"shares": (1.0,) * 4}, "shares: would be ignored"),
-        ({"size": 2, "shares": (1.0, 2.0)}, "shares: must be one number for all or one for each of the 4"),
+        ({"size": 2, "shares": (1.0, 2.0)}, "shares: must be one for each of the 4"),
         ({"size": 2, "shares": 3.0}, "shares: must be one per client, Dirichlet or LogNormal"),
         ({"size": 2, "shares": (0.0,) * 4}, "shares: must be > 0 for at least one"),
         ({"size": 2, "shares": (1.0, -1.0, 1.0, 1.0)}, "shares of client 1: must be a number >= 0"),
         ({"size": 2, "availability": 0.5}, "availability: must be one probability per client, Cyclic"),
         ({"size": 2, "availability": (0.5, 1.5, 1.0, 0.0)}, "availability: must be probabilities, got 1.5"),
-        ({"size": 2, "availability": (0.5,)}, "availability: must be one number for all or one for each"),
+        ({"size": 2, "availability": (0.5,)}, "availability: must be one for each"),
         ({"size": 2, "availability": lambda round, client: 2.0}, "availability: must give a probability, got 2.0 for"),
     ],
 )

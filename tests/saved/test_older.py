@@ -8,10 +8,12 @@ import shutil
 from pathlib import Path
 
 import pytest
+import torch
 
 import fastfed as ff
 from fastfed.saved import checkpoint
 from fastfed.saved.checkpoint import DamagedCheckpoint
+from fastfed.saved.restore import run_id
 
 from ..golden.setups import RUN_OF_FORMAT_2
 
@@ -78,3 +80,24 @@ def test_another_run_is_refused_and_later_rounds_are_set_aside(home: Path) -> No
     sim.run(rounds=2, checkpoint=home, evaluate_every=0, progress=False)
     assert (home / "round-00000002.json.set-aside").exists()
     assert [path.name for path in checkpoint.all_of(home)] == ["round-00000001.json", "round-00000003.safetensors"]
+
+
+@pytest.mark.parametrize(
+    ("timing", "known"),
+    [
+        (None, "9234876014aa2ee7"),
+        (ff.timing.ClientCentric(2, 1), "943a68ee34423f2a"),
+        (ff.timing.EventDriven(4, 2), "458ce3b43acfd252"),
+    ],
+    ids=["rounds", "client-centric", "event-driven"],
+)
+def test_settings_that_came_later_do_not_make_another_run(timing: ff.timing.Timing | None, known: str) -> None:
+    """The names that these runs had before there were shares, availabilities, replacement and random epochs."""
+    sim = ff.Simulation(
+        ff.models.softmax_regression(64),
+        ff.data.iid(ff.data.digits(), clients=12, seed=0),
+        client=ff.clients.SGD(lr=0.1),
+        timing=timing,
+        cohort=3 if timing is None else None,
+    )
+    assert run_id(sim.settings.by_name(), torch.zeros(3)) == known

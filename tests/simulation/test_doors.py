@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 
@@ -13,7 +14,7 @@ from fastfed.aggregate import Aggregate
 from fastfed.plan import Planner, PlanTemplate, Poisson, RoundPlan, SyncPlanner, Tuning
 from fastfed.train import Outcome, RoundWork
 
-from .support import simulation
+from .support import simulation, small_federation, small_model
 
 
 class Everyone:
@@ -120,3 +121,26 @@ def test_a_tuner_of_ones_own() -> None:
     sim.run(rounds=3, evaluate_every=0, progress=False)
     assert sim.history.column("client_lr") == [0.4, 0.2, 0.1]
     assert isinstance(sim.planner, SyncPlanner)
+
+
+class Twice:
+    """Client 0 twice, and client 1."""
+
+    def __init__(self, replacement: bool) -> None:
+        self.replacement = replacement
+
+    def check(self, clients: int) -> None:
+        assert clients > 1
+
+    def cohort(self, round: int, clients: int, seed: int) -> torch.Tensor:
+        return torch.tensor([0, 0, 1])
+
+
+def test_a_participation_of_ones_own_says_if_it_repeats_clients() -> None:
+    given: dict[str, Any] = {"client": ff.clients.SGD(lr=0.1), "cohort": Twice(True)}
+    assert ff.Simulation(small_model(), small_federation(), **given).step()["clients"] == 3
+    with pytest.raises(ValueError, match="replacement: a client of ControlVariates keeps a vector"):
+        ff.Simulation(small_model(), small_federation(), **given, exchange=ff.exchange.ControlVariates())
+    quiet = ff.Simulation(small_model(), small_federation(), **{**given, "cohort": Twice(False)})
+    with pytest.raises(ValueError, match="cohort: has a client twice"):
+        quiet.step()

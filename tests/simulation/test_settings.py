@@ -80,6 +80,14 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"client": Blend([Part(SGD)], lambda of: 0, resources=[1, 2])}, "resources: must be one for each of the 12"),
     ({"client": Blend([Part(SGD, steps=2)]), "epochs": 1, "across_epochs": True}, "across_epochs: the parts"),
     ({"batches": "shuffled"}, "batches: must be 'epochs' or 'drawn', got 'shuffled'"),
+    (
+        {"cohort": None, "timing": ff.timing.EventDriven(4, 2, epochs=1, randomness=2), "across_epochs": True},
+        "across_epochs: a simulated clock counts the batches of whole epochs",
+    ),
+    (
+        {"cohort": None, "timing": ff.timing.ClientCentric(50)},
+        "buffer: must be at most the number of clients",
+    ),
     ({"batches": "drawn", "across_epochs": True}, "across_epochs: batches that are drawn have no epochs to cross"),
     ({"client": Blend([Part(ff.clients.SPS())]), "client_schedule": lambda round: 1.0}, "client_schedule: client rule"),
     ({"client": Blend([Part(SGD)], lambda of: 1)}, "choose: must give the number of a part, 0 to 0, got 1"),

@@ -64,6 +64,14 @@ def test_both_conditions_are_counted(name: str, executor: str) -> None:
 
 
 @pytest.mark.parametrize("executor", EXECUTORS)
+def test_a_step_that_grew_counts_as_such_whoever_rounded_it(executor: str) -> None:
+    """A kernel's growth and torch's differ in their last bits now and then."""
+    rule = ff.clients.DeltaSGD(lr=1e-4, delta=0.1, theta=1.0, grow_first=True, lr_eps=0.0)
+    row = rows(rule, executor, cohort=[list(range(12))], steps=40)
+    assert (row["step_size_grown"], row["step_size_measured"]) == (1.0, 0.0)
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
 def test_clients_that_end_earlier_are_counted_to_their_end(executor: str) -> None:
     steps = [2 + client for client in range(12)]
     row = rows(RULES["the paper's"], executor, steps=steps)

@@ -54,6 +54,8 @@ def centralised(config: Config, fed: Federation) -> Config:
         "flush",
     )
     kept = {key: value for key, value in run.items() if key not in left_out}
+    if kept["batch_norm"] == "local":  # of one client it would never reach the server
+        kept["batch_norm"] = "average"
     schedule = {side: table for side, table in tables.get("schedule", {}).items() if side == "client"}
     made: dict[str, Any] = {
         **{key: table for key, table in tables.items() if key not in (*_DROPPED, "schedule")},

@@ -97,7 +97,7 @@ def base(method: str, document: Mapping[str, Any]) -> tuple[dict[str, Any], dict
         if name not in own and key not in document.get(table, {}):
             kind = arguments_of(make)[name].words.removesuffix(f' or "{NONE}"')
             raise ConfigError(f"{homes(method)[name]}: {words} needs it, {kind}")
-    chosen = {**own, **_sides(method, document)}
+    chosen = {**own, **_sides(method, document), **_of_run(method, document)}
     try:
         return make(**{**stand_ins, **chosen}), chosen
     except (ValueError, TypeError) as error:
@@ -138,6 +138,13 @@ def _sides(method: str, document: Mapping[str, Any]) -> dict[str, Any]:
         else:
             found[side] = any_server(table)
     return found
+
+
+def _of_run(method: str, document: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments that a file gives in ``[run]``: a method may make more of them than the setting of that name."""
+    run = document.get("run", {})
+    names = [name for name, of in _becomes(method).items() if of.setting == "run" and of.field is None]
+    return {name: run[name] for name in names if isinstance(run, Mapping) and name in run}
 
 
 def any_server(table: Mapping[str, Any]) -> Server:

@@ -112,10 +112,13 @@ def toml_type(hint: Any) -> Any:
 
 
 def _union(parts: tuple[Any, ...]) -> Any:
+    """Of several tables the one is meant whose options are given, those without a default among them."""
     kept = []
+    several = sum(isinstance(part, type) and is_dataclass(part) for part in parts) > 1
     for part in parts:
         try:
-            kept.append(toml_type(part))
+            is_table = several and isinstance(part, type) and is_dataclass(part)
+            kept.append(table_model(part, whole=True) if is_table else toml_type(part))
         except NotToml:
             continue
     if not [part for part in kept if part != Literal["none"]]:
@@ -175,14 +178,19 @@ _MADE_BY: dict[type[BaseModel], Callable[..., Any]] = {}
 
 @cache
 def table_model(
-    function: Callable[..., Any], extras: Extras = (), without: tuple[str, ...] = (), title: str = ""
+    function: Callable[..., Any],
+    extras: Extras = (),
+    without: tuple[str, ...] = (),
+    title: str = "",
+    whole: bool = False,
 ) -> type[BaseModel]:
     """The pydantic model of a table with a function's options, and `extras` besides: all of them may be left out, as
-    what is missing depends on the rest of the file."""
+    what is missing depends on the rest of the file; not so where the table stands alone, `whole`."""
     taken: dict[str, Any] = {name: (kind, Field(default=None)) for name, kind in extras}
     for argument in arguments_of(function).values():
         if argument.name not in without:
-            taken[argument.name] = _field(argument)
+            needed = whole and argument.default is NO_DEFAULT
+            taken[argument.name] = (argument.type, Field()) if needed else _field(argument)
     summary = (inspect.getdoc(function) or "").split("\n\n")[0].replace("\n", " ")
     made = create_model(title or function.__name__, __doc__=summary, __config__=_STRICT, **taken)
     _MADE_BY[made] = function
@@ -223,7 +231,7 @@ def checked(
         found = model.model_validate(dict(table))
     except ValidationError as error:
         told: dict[str, str] = {}
-        for problem in error.errors():
+        for problem in _telling(error.errors()):
             path, sentence = _told(model, where, problem, subject, elsewhere)
             # Of several tables that a key may hold, one that knows the key says what is wrong with it.
             if path not in told or problem["type"] != "extra_forbidden":
@@ -231,6 +239,12 @@ def checked(
         deepest = [s for path, s in told.items() if not any(p != path and p.startswith(f"{path}.") for p in told)]
         raise ConfigError("\n".join(deepest)) from None
     return {name: _value(f"{where}.{name}", getattr(found, name)) for name in table}
+
+
+def _telling(problems: Sequence[Any]) -> list[Any]:
+    """Without the keys that are missing in a table where one that is there is wrong."""
+    deepest = max((len(problem["loc"]) for problem in problems if problem["type"] != "missing"), default=0)
+    return [problem for problem in problems if problem["type"] != "missing" or len(problem["loc"]) > deepest]
 
 
 def _value(where: str, value: Any) -> Any:
@@ -245,6 +259,7 @@ def _told(
 ) -> tuple[str, str]:
     """One of pydantic's errors in the words of this house: the dotted key that it is about, and the sentence."""
     path, kind, nested, value = where, None, model, problem["input"]
+    missing = problem["type"] == "missing"
     tried = [model]
     for part in problem["loc"]:
         named = [table for table in tried if part == table.__name__]
@@ -264,7 +279,7 @@ def _told(
         if not tried:
             break
         nested = tried[0]
-    return path, f"{path}: must be {words(kind)}, got {value!r}"
+    return path, f"{path}: must be given, {words(kind)}" if missing else f"{path}: must be {words(kind)}, got {value!r}"
 
 
 def _tables(kind: Any) -> list[type[BaseModel]]:

@@ -56,6 +56,13 @@ def test_a_round_sees_as_many_examples_as_a_cohort() -> None:
     assert config.simulation().step()["gradients"] == pytest.approx(0.5 * 2 * len(fed.rows), abs=10)
 
 
+def test_what_stays_with_clients_is_the_one_models_own() -> None:
+    """One client's layers, kept at home, would never be evaluated."""
+    run = {"rounds": 1, "cohort": 2, "batch_norm": "local"}
+    assert central(run=run)[0].resolved()["run"]["batch_norm"] == "average"
+    assert central(run={**run, "batch_norm": "frozen"})[0].resolved()["run"]["batch_norm"] == "frozen"
+
+
 @pytest.mark.parametrize(
     ("data", "run"),
     [

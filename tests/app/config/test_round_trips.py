@@ -187,3 +187,40 @@ def test_the_seed_of_the_run_is_that_of_the_first_weights() -> None:
     assert first(one) == first(one)
     assert first(one) != first(other)
     assert (one.seed, other.seed) == (1, 2)
+
+
+@pytest.mark.parametrize(
+    ("key", "table", "kind"),
+    [
+        ("availability", {"period": 10}, "Sinusoidal"),
+        ("availability", {"period": 10, "length": 3}, "Cyclic"),
+        ("availability", {"period": 10, "high": 0.5}, "Sinusoidal"),
+        ("shares", {"alpha": 0.3}, "Dirichlet"),
+        ("shares", {"spread": 0.3}, "LogNormal"),
+    ],
+    ids=str,
+)
+def test_of_several_tables_the_one_is_meant_that_is_whole(key: str, table: dict[str, Any], kind: str) -> None:
+    made = config.parse(tables(run={"rounds": 1, "cohort": {"size": 2, key: table}}))
+    assert type(getattr(made.simulation().settings.cohort, key)).__name__ == kind
+    assert_stays(made)
+
+
+@pytest.mark.parametrize(("key", "lacks"), [("availability", "period"), ("shares", "alpha")])
+def test_a_table_that_is_none_of_several_is_told_what_it_lacks(key: str, lacks: str) -> None:
+    with pytest.raises(config.ConfigError, match=rf"run\.cohort\.{key}\.{lacks}: must be given, a number"):
+        config.parse(tables(run={"rounds": 1, "cohort": {"size": 2, key: {}}}))
+
+
+def test_an_argument_of_a_method_in_run_means_what_it_means_in_python() -> None:
+    made = config.parse(
+        {"method": "client_centric", "data": DATA, "model": tables()["model"], "client": {"lr": 0.1}}
+        | {
+            "server": {"rule": "sgd", "lr": 1.0},
+            "timing": {"buffer": 2},
+            "run": {"rounds": 1, "divide_by_epochs": True},
+        }
+    )
+    settings = made.simulation().settings
+    assert (settings.divide_by_steps, settings.divide_by_epochs) == (False, True)
+    assert_stays(made)
