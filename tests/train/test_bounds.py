@@ -66,9 +66,11 @@ def test_both_conditions_are_counted(name: str, executor: str) -> None:
 @pytest.mark.parametrize("executor", EXECUTORS)
 def test_a_step_that_grew_counts_as_such_whoever_rounded_it(executor: str) -> None:
     """A kernel's growth and torch's differ in their last bits now and then."""
-    rule = ff.clients.DeltaSGD(lr=1e-4, delta=0.1, theta=1.0, grow_first=True, lr_eps=0.0)
-    row = rows(rule, executor, cohort=[list(range(12))], steps=40)
-    assert (row["step_size_grown"], row["step_size_measured"]) == (1.0, 0.0)
+    rule, everybody, steps = RULES["grows at once"], range(12), 40
+    row = rows(rule, executor, cohort=[list(everybody)], steps=steps)
+    grown, measured = (sum(one) for one in zip(*(counted(c, steps, rule) for c in everybody), strict=True))
+    found = (row["step_size_grown"], row["step_size_measured"])
+    assert found == pytest.approx((grown / (12 * steps), measured / (12 * steps)))
 
 
 @pytest.mark.parametrize("executor", EXECUTORS)
