@@ -59,6 +59,8 @@ def test_repeated_clients_run_on_batches_of_their_own() -> None:
 class _Both:
     """Client 7, twice."""
 
+    replacement = True
+
     def cohort(self, round: int, clients: int, seed: int) -> torch.Tensor:
         return torch.tensor([7, 7])
 
