@@ -73,16 +73,15 @@ clean: ## remove .venv and everything that was built
 	rm -rf $(VENV) build dist out *.egg-info fastfed/*.so .mypy_cache .pytest_cache .ruff_cache .benchmarks .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# torch first: the extension is compiled against the torch that will run it. numpy, because torch imports it if it is
-# there, and must not find half of it.
-$(VENV)/.torch:
+$(VENV)/.made:
 	$(PYTHON) -m venv $(VENV)
-	$(PIP) torch==2.13.0 numpy 'setuptools>=77' wheel
+	$(PIP) 'pybind11>=2.13' 'setuptools>=77' wheel
 	@touch $@
 
-# Other packages are unpacked while ours is compiled. Without the extra `gpu`: it is large, and tests need no GPU.
-$(VENV)/.built: $(VENV)/.torch pyproject.toml $(NATIVE)
-	@$(BIN)/python .ci/requirements.py test dev > $(VENV)/requirements.txt
-	$(PIP) -r $(VENV)/requirements.txt & others=$$!; trap 'kill $$others' INT TERM; \
+# Other packages, torch the largest of them, are unpacked while ours is compiled, which needs none of them. One torch of those
+# that FastFed takes, in its build for CPUs; without the extra `gpu`: it is large, and tests need no GPU.
+$(VENV)/.built: $(VENV)/.made pyproject.toml $(NATIVE)
+	@$(BIN)/python .ci/requirements.py all test dev > $(VENV)/requirements.txt
+	$(PIP) torch==2.13.0 -r $(VENV)/requirements.txt & others=$$!; trap 'kill $$others' INT TERM; \
 	  $(PIP) --no-build-isolation --no-deps -e .; ours=$$?; wait $$others && exit $$ours
 	@touch $@

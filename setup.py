@@ -38,37 +38,34 @@ COMMON_FLAGS = [
     "-fno-trapping-math", "-Wall", "-Wextra", "-Wshadow", "-Wconversion", "-Wno-sign-conversion",
 ]  # fmt: skip
 
-NEEDS_TORCH = """
-FastFed's extension is compiled against the torch that will run it, and torch is not installed here. Please run
+NEEDS_PYBIND11 = """
+FastFed's bindings are written with pybind11, which is not installed here. Please run
 
-    pip install torch==2.13.0 setuptools wheel
+    pip install .
+
+which fetches it for the build, or, without build isolation,
+
+    pip install 'pybind11>=2.13' 'setuptools>=77' wheel
     pip install --no-build-isolation .
-
-(--no-build-isolation lets the build see that torch.)
 """
 NO_COMPILER = """
 -----------------------------------------------------------------------------------------------------------
 FastFed: the C++ extension was NOT built: {error}
 FastFed will run on its numba backend. For the fast one, install a C++17 compiler (g++ or clang++) and
-reinstall with: pip install --no-build-isolation --force-reinstall --no-deps .
+reinstall with: pip install --force-reinstall --no-deps .
 -----------------------------------------------------------------------------------------------------------
 """
 
 
-def torch_paths() -> tuple[list[str], list[str], int]:
-    """Include and library directories of the installed torch, and its C++ ABI."""
+def pybind11_headers() -> str:
     try:
-        import torch
-        from torch.utils.cpp_extension import include_paths, library_paths
-    except ModuleNotFoundError as error:
-        sys.exit(NEEDS_TORCH if error.name == "torch" else f"FastFed: torch is there, but needs {error.name}")
-    except ImportError as error:
-        sys.exit(f"FastFed: torch is there, but cannot be imported: {error}")
-    return include_paths(), library_paths(), int(torch.compiled_with_cxx11_abi())
+        import pybind11
+    except ModuleNotFoundError:
+        sys.exit(NEEDS_PYBIND11)
+    return pybind11.get_include()
 
 
 def extension() -> Extension:
-    includes, libraries, abi = torch_paths()
     files = [file for place in NATIVE for file in (ROOT / "csrc" / place).rglob("*.cpp")]
     # The longest first, so that nothing is left to wait for; it includes the others of its directory.
     sources = [ALL_BINDINGS, *sorted(str(file.relative_to(ROOT)) for file in files if file.parent.name != "bind")]
@@ -79,16 +76,11 @@ def extension() -> Extension:
         sources,
         depends=[str(p.relative_to(ROOT)) for p in (ROOT / "csrc").rglob("*") if p.suffix in (".h", ".inl", ".cpp")],
         include_dirs=["csrc"],
-        library_dirs=libraries,
-        libraries=["c10", "torch", "torch_cpu", "torch_python"],
-        define_macros=[
-            ("TORCH_EXTENSION_NAME", "_core"),
-            ("_GLIBCXX_USE_CXX11_ABI", str(abi)),
-            ("FASTFED_X86", str(int(IS_X86))),
-        ],
-        # as system headers: torch's warnings are not ours to fix
-        extra_compile_args=[*COMMON_FLAGS, *(flag for path in includes for flag in ("-isystem", path))],
-        extra_link_args=["-fopenmp"],  # torch's libraries are loaded before ours: fastfed imports torch first
+        libraries=["dl"],
+        define_macros=[("FASTFED_X86", str(int(IS_X86)))],
+        # as system headers: their warnings are not ours to fix
+        extra_compile_args=[*COMMON_FLAGS, "-isystem", pybind11_headers()],
+        extra_link_args=["-fopenmp"],
         language="c++",
     )
 

@@ -1,5 +1,6 @@
 """Prints what pyproject.toml says FastFed needs, and what the extras named on the command line need besides."""
 
+import re
 import sys
 from pathlib import Path
 
@@ -10,4 +11,15 @@ except ImportError:  # Python 3.10
 
 project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
 extras = project["optional-dependencies"]
-print(*project["dependencies"], *(need for extra in sys.argv[1:] for need in extras[extra]), sep="\n")
+
+
+def needs(extra: str) -> list[str]:
+    """What an extra brings; one that is made of others, what these bring."""
+    found = []
+    for need in extras[extra]:
+        others = re.fullmatch(r"fastfed\[(.*)\]", need)
+        found += [each for other in others[1].split(",") for each in needs(other)] if others else [need]
+    return found
+
+
+print(*project["dependencies"], *(need for extra in sys.argv[1:] for need in needs(extra)), sep="\n")

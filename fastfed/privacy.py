@@ -22,6 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .extras import needed
 from .kernels.table import COUNT, FINITE, NON_NEGATIVE, POSITIVE, POSITIVE_OR_NONE, Domain
 
 _OPEN_UNIT = Domain("a number between 0 and 1, without both", lambda v: FINITE.admits(v) and 0 < v < 1)
@@ -393,12 +394,7 @@ def _crossing(
 
 
 def _library() -> ModuleType:
-    try:
-        import dp_accounting
-    except ImportError as error:
-        raise ImportError("accounting for privacy needs dp-accounting: pip install 'fastfed[privacy]'") from error
-    module: ModuleType = dp_accounting
-    return module
+    return needed("dp_accounting", extra="privacy", by="accounting for privacy")
 
 
 @contextmanager

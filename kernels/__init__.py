@@ -5,7 +5,7 @@ state = ff.kernels.server_state("yogi", x, tau=1e-3)
 ff.kernels.server_step("yogi", x, delta, state, lr=0.01, tau=1e-3)
 """
 
-from .extension import refuse_stale
+from .extension import prepare
 from .ops import (
     aggregate_step,
     client_state,
@@ -25,7 +25,7 @@ from .registry import BackendUnavailable, backends
 from .streams import Stream
 from .table import CLIENT_RULES, SERVER_RULES
 
-refuse_stale()
+prepare()
 
 __all__ = [
     "CLIENT_RULES",

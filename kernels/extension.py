@@ -13,6 +13,8 @@ from functools import lru_cache
 from pathlib import Path
 from types import ModuleType
 
+import torch
+
 from .table import COVERS, DIRECTIONS, SERVER_FORMULAS, STEP_SIZES, ClientNumbers, ServerNumbers
 
 _HOME = Path(__file__).absolute().parents[2]  # of a checkout; of an installed package, where packages are
@@ -39,12 +41,13 @@ def _is_checkout() -> bool:
 
 def _how_to_build() -> str:
     if _is_checkout():
-        return f"{_HOME} is a checkout: 'pip install --no-build-isolation -e .' builds it there, with a C++17 compiler"
-    return "install a C++17 compiler and reinstall with 'pip install --no-build-isolation .' after torch"
+        return f"{_HOME} is a checkout: 'pip install -e .' builds it there, with a C++17 compiler"
+    return "install a C++17 compiler and reinstall FastFed with 'pip install --force-reinstall --no-deps .'"
 
 
-def refuse_stale() -> None:
-    """An extension that does not know what ``kernels/table.py`` names, by the same names, is an ImportError."""
+def prepare() -> None:
+    """Tells the extension, which does not know torch, how many threads torch may use. An extension that does not know
+    what ``kernels/table.py`` names, by the same names, is an ImportError."""
     if why_not() is not None:
         return
     require_names("server_formulas", SERVER_FORMULAS)
@@ -54,6 +57,7 @@ def refuse_stale() -> None:
     # read from left to right: here the order matters
     require_names("server_numbers", ServerNumbers._fields, in_order=True)
     require_names("client_numbers", ClientNumbers._fields, in_order=True)
+    load().count_threads_by(torch.get_num_threads)
 
 
 def require_names(
@@ -67,7 +71,7 @@ def require_names(
         where = "-e ." if _is_checkout() else "--force-reinstall --no-deps ."
         raise ImportError(
             f"fastfed._core was built from other sources: its {list_name} are {', '.join(theirs) or 'not told'}, those "
-            f"of {of} {', '.join(ours)}; rebuild it with 'pip install --no-build-isolation {where}'"
+            f"of {of} {', '.join(ours)}; rebuild it with 'pip install {where}'"
         )
 
 

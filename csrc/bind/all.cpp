@@ -1,4 +1,5 @@
-// The bindings as one translation unit: a compiler takes ten seconds for torch's headers, which all of them need.
+// The bindings as one translation unit: all of them need pybind11's templates, of which a compiler makes each once.
+#include "bind/arrays.cpp"
 #include "bind/checks.cpp"
 #include "bind/client.cpp"
 #include "bind/module.cpp"

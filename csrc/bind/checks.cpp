@@ -1,6 +1,6 @@
 // The quick check: whether nothing at all can be wrong with the arguments of a usual call.
+#include "bind/arrays.h"
 #include "bind/module.h"
-#include "bind/tensors.h"
 
 namespace fastfed {
 
@@ -13,62 +13,54 @@ namespace {
 bool surely_valid(py::handle x, const py::tuple& like, const py::tuple& counters, const py::tuple& reals,
                   const py::tuple& beside) {
   constexpr py::ssize_t kMost = 16;
-  if (!THPVariable_Check(x.ptr()) || py::ssize_t(like.size() + counters.size() + reals.size() + beside.size()) >= kMost)
-    return false;
-  const at::Tensor& first = THPVariable_Unpack(x.ptr());
-  const at::ScalarType dtype = first.scalar_type();
-  if (first.dim() < 1 || first.dim() > 2 || first.numel() == 0 || (dtype != at::kFloat && dtype != at::kDouble))
+  if (py::ssize_t(like.size() + counters.size() + reals.size() + beside.size()) >= kMost) return false;
+  Array first;
+  if (!look_at_tensor(x, first)) return false;
+  const Dtype dtype = first.dtype;
+  if (first.dim < 1 || first.dim > 2 || first.numel == 0 || (dtype != Dtype::kFloat && dtype != Dtype::kDouble))
     return false;
   struct Memory {
     const char *begin, *end;
   } memory[kMost];
   int count = 0;
-  const auto enter = [&](const at::Tensor& t) {
-    if (!t.is_cpu() || !t.is_contiguous() || t.requires_grad()) return false;
-    const char* begin = static_cast<const char*>(t.const_data_ptr());
-    const char* end = begin + t.nbytes();
+  const auto enter = [&](py::handle object, const Array& a) {
+    if (!a.on_cpu || !a.contiguous || !a.writable || requires_grad(object)) return false;
+    const char *begin = a.data, *end = begin + a.bytes;
     for (int i = 0; i < count; ++i)
       if (begin < memory[i].end && memory[i].begin < end) return false;
     memory[count++] = {begin, end};
     return true;
   };
-  if (!enter(first)) return false;
-  for (py::handle object : like) {
-    if (!THPVariable_Check(object.ptr())) return false;
-    const at::Tensor& t = THPVariable_Unpack(object.ptr());
-    if (t.scalar_type() != dtype || t.sizes() != first.sizes() || !enter(t)) return false;
-  }
-  const auto per_client = [&](const py::tuple& scalars, at::ScalarType wanted) {
+  if (!enter(x, first)) return false;
+  Array a;
+  for (py::handle object : like)
+    if (!look_at_tensor(object, a) || a.dtype != dtype || !a.same_shape(first) || !enter(object, a)) return false;
+  const std::int64_t clients = first.dim == 2 ? first.first : 1;
+  const auto per_client = [&](const py::tuple& scalars, Dtype wanted) {
     for (py::handle object : scalars) {
-      if (!THPVariable_Check(object.ptr())) return false;
-      const at::Tensor& t = THPVariable_Unpack(object.ptr());
-      if (t.scalar_type() != wanted || t.sizes() != first.sizes().slice(0, std::size_t(first.dim() - 1)) || !enter(t))
-        return false;
+      const bool fits = look_at_tensor(object, a) && a.dtype == wanted && a.dim == first.dim - 1 && a.numel == clients;
+      if (!fits || !enter(object, a)) return false;
     }
     return true;
   };
-  if (!per_client(counters, at::kLong) || !per_client(reals, at::kDouble)) return false;
-  for (py::handle object : beside) {
-    if (!THPVariable_Check(object.ptr())) return false;
-    const at::Tensor& t = THPVariable_Unpack(object.ptr());
-    if (t.scalar_type() != dtype || !enter(t)) return false;
-  }
+  if (!per_client(counters, Dtype::kLong) || !per_client(reals, Dtype::kDouble)) return false;
+  for (py::handle object : beside)
+    if (!look_at_tensor(object, a) || a.dtype != dtype || !enter(object, a)) return false;
   return true;
 }
 
 // The d of deltas (clients, d) and weights (clients,) about which nothing is unusual: floats of the same dtype, CPU,
 // contiguous, outside autograd. Otherwise 0, and kernels/check.py has to look.
 std::int64_t surely_valid_deltas(py::handle deltas, py::handle weights) {
-  if (!THPVariable_Check(deltas.ptr()) || !THPVariable_Check(weights.ptr())) return 0;
-  const at::Tensor& rows = THPVariable_Unpack(deltas.ptr());
-  const at::Tensor& scales = THPVariable_Unpack(weights.ptr());
-  const at::ScalarType dtype = rows.scalar_type();
-  const auto plain = [&](const at::Tensor& t) {
-    return t.scalar_type() == dtype && t.is_cpu() && t.is_contiguous() && !t.requires_grad();
+  Array rows, scales;
+  if (!look_at_tensor(deltas, rows) || !look_at_tensor(weights, scales)) return 0;
+  const Dtype dtype = rows.dtype;
+  const auto plain = [&](py::handle object, const Array& a) {
+    return a.dtype == dtype && a.on_cpu && a.contiguous && !requires_grad(object);
   };
-  const bool fits = (dtype == at::kFloat || dtype == at::kDouble) && rows.dim() == 2 && scales.dim() == 1 &&
-                    rows.size(0) == scales.size(0) && rows.numel() > 0 && plain(rows) && plain(scales);
-  return fits ? rows.size(1) : 0;
+  const bool fits = (dtype == Dtype::kFloat || dtype == Dtype::kDouble) && rows.dim == 2 && scales.dim == 1 &&
+                    rows.first == scales.first && rows.numel > 0 && plain(deltas, rows) && plain(weights, scales);
+  return fits ? rows.last : 0;
 }
 
 }  // namespace

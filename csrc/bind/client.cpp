@@ -1,7 +1,7 @@
 // Client steps.
+#include "bind/arrays.h"
 #include "bind/module.h"
 #include "bind/numbers.h"
-#include "bind/tensors.h"
 #include "kernels/client_step.h"
 
 namespace fastfed {
@@ -16,8 +16,8 @@ template <class T> struct Rows {
 // A vector per client, or one for all.
 template <class T> Rows<T> rows_or_null(py::handle object, const char* name, std::int64_t clients, std::int64_t d) {
   if (object.is_none()) return {nullptr, false};
-  const bool shared = tensor(object, name).dim() == 1;
-  return {data<T>(object, name, shared ? d : clients * d), shared};
+  const bool shared = array(object, name).dim == 1;
+  return {data<const T>(object, name, shared ? d : clients * d), shared};
 }
 
 struct ClientArguments {
@@ -45,32 +45,32 @@ void require_state(const ClientArguments& a) {
   }
 }
 
-template <class T> void typed_client_step(const ClientArguments& a, const at::Tensor& x, const py::tuple& n) {
-  FF_REQUIRE(x.dim() == 1 || x.dim() == 2, "x", "(d,) or (clients, d)");
-  const std::int64_t clients = x.dim() == 2 ? x.size(0) : 1, d = x.size(-1), all = clients * d;
+template <class T> void typed_client_step(const ClientArguments& a, const Array& x, const py::tuple& n) {
+  FF_REQUIRE(x.dim == 1 || x.dim == 2, "x", "(d,) or (clients, d)");
+  const std::int64_t clients = x.dim == 2 ? x.first : 1, d = x.last, all = clients * d;
   CoverLayout layout;
   if (a.cover != kNoCover) {
-    const at::Tensor& numbers = tensor(a.layout, "cover");
-    layout = read_layout(data<std::int64_t>(a.layout, "cover", numbers.numel()), numbers.numel(), d);
-    FF_REQUIRE(tensor(a.mu, "state['mu']").dim() == x.dim(), "state['mu']", "of as many axes as x");
+    const Array numbers = array(a.layout, "cover");
+    layout = read_layout(data<const std::int64_t>(a.layout, "cover", numbers.numel), numbers.numel, d);
+    FF_REQUIRE(array(a.mu, "state['mu']").dim == x.dim, "state['mu']", "of as many axes as x");
   }
   const bool loss_is_number = PyFloat_Check(a.loss.ptr());
   FF_REQUIRE(!loss_is_number || clients == 1, "loss", "one per client");
   const double one_loss = loss_is_number ? PyFloat_AS_DOUBLE(a.loss.ptr()) : 0.0;
-  const double* loss = loss_is_number ? &one_loss : data_or_null<double>(a.loss, "loss", clients);
+  const double* loss = loss_is_number ? &one_loss : data_or_null<const double>(a.loss, "loss", clients);
   const Rows<T> anchor = rows_or_null<T>(a.anchor, "anchor", clients, d);
   const Rows<T> correction = rows_or_null<T>(a.correction, "correction", clients, d);
   const ClientVectors<T> vectors{clients,
                                  d,
                                  layout.mu_size,
-                                 static_cast<T*>(x.data_ptr()),
-                                 data<T>(a.grad, "grad", all),
+                                 elements<T>(x, "x"),
+                                 data<const T>(a.grad, "grad", all),
                                  data_or_null<T>(a.m, "state['m']", all),
                                  data_or_null<T>(a.v, "state['v']", all),
                                  data_or_null<T>(a.nu, "state['nu']", all),
                                  data_or_null<T>(a.mu, "state['mu']", clients * layout.mu_size),
                                  data_or_null<T>(a.grad_prev, "state['grad_prev']", all),
-                                 data_or_null<T>(a.previous_grad, "previous_grad", all),
+                                 data_or_null<const T>(a.previous_grad, "previous_grad", all),
                                  anchor.data,
                                  correction.data,
                                  anchor.shared,
@@ -80,10 +80,10 @@ template <class T> void typed_client_step(const ClientArguments& a, const at::Te
                               data_or_null<double>(a.lr, "state['lr']", clients),
                               data_or_null<double>(a.theta, "state['theta']", clients),
                               data_or_null<double>(a.move, "state['move']", clients),
-                              data_or_null<double>(a.given_lr, "lr", clients),
+                              data_or_null<const double>(a.given_lr, "lr", clients),
                               loss,
-                              data_or_null<std::int64_t>(a.epoch, "epoch", clients),
-                              data_or_null<bool>(a.finished, "finished", clients)};
+                              data_or_null<const std::int64_t>(a.epoch, "epoch", clients),
+                              data_or_null<const bool>(a.finished, "finished", clients)};
   const ClientStep<T> step{DirectionFormula(a.formula),
                            CoverForm(a.cover),
                            StepSizeRule(a.step_size),
@@ -105,9 +105,9 @@ void bind_client_step(int formula, int cover, int step_size, py::handle x, py::h
                           mu,       layout, grad_prev, step,       refreshes,     lr,    theta,   move,
                           given_lr, loss,   anchor,    correction, previous_grad, epoch, finished};
   require_state(a);
-  const at::Tensor& t = tensor(x, "x");
-  if (t.scalar_type() == at::kDouble) return typed_client_step<double>(a, t, numbers);
-  FF_REQUIRE(t.scalar_type() == at::kFloat, "x", "float32 or float64");
+  const Array t = array(x, "x");
+  if (t.dtype == Dtype::kDouble) return typed_client_step<double>(a, t, numbers);
+  FF_REQUIRE(t.dtype == Dtype::kFloat, "x", "float32 or float64");
   typed_client_step<float>(a, t, numbers);
 }
 

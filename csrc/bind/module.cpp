@@ -3,10 +3,13 @@
 // so that no call of this private module can read or write out of bounds. The GIL is released while a kernel runs.
 #include "bind/module.h"
 
+#include <omp.h>
 #include <pybind11/stl.h>
 
+#include <algorithm>
+
+#include "bind/arrays.h"
 #include "bind/numbers.h"
-#include "bind/tensors.h"
 #include "kernels/probe.h"
 #include "simd/simd.h"
 
@@ -14,15 +17,21 @@ using namespace fastfed;
 
 namespace {
 
+py::object& thread_source() {
+  static auto* source = new py::object();  // not destroyed after the interpreter
+  return *source;
+}
+
 void bind_stream_probe(const py::list& reads, const py::list& updates) {
   FF_REQUIRE(updates.size() + reads.size() > 0 && reads.size() <= 1024, "reads", "given, at most 1024 arrays");
-  const std::int64_t d = tensor(updates.size() ? updates[0] : reads[0], "arrays").numel();
+  const std::int64_t d = array(updates.size() ? updates[0] : reads[0], "arrays").numel;
   std::vector<const float*> read;
   std::vector<float*> updated;
-  for (py::handle array : reads) read.push_back(data<float>(array, "reads", d));
-  for (py::handle array : updates) updated.push_back(data<float>(array, "updates", d));
+  for (py::handle one : reads) read.push_back(data<const float>(one, "reads", d));
+  for (py::handle one : updates) updated.push_back(data<float>(one, "updates", d));
+  const int team = threads();
   py::gil_scoped_release release;
-  stream_probe(d, read, updated, threads());
+  stream_probe(d, read, updated, team);
 }
 
 // The names of formulas, each in the place of its number.
@@ -59,6 +68,11 @@ py::dict build_info() {
 
 }  // namespace
 
+int fastfed::threads() {
+  const int asked = thread_source() ? thread_source()().cast<int>() : omp_get_max_threads();
+  return std::max(asked, 1);
+}
+
 PYBIND11_MODULE(_core, module) {
   module.doc() = "FastFed's compiled kernels; private: use fastfed.kernels.";
   bind_checks(module);
@@ -67,6 +81,7 @@ PYBIND11_MODULE(_core, module) {
   bind_row_norms(module);
   bind_random(module);
   bind_program(module);
+  module.def("count_threads_by", [](py::object source) { thread_source() = std::move(source); });
   module.def("stream_probe", bind_stream_probe);
   module.def("server_formulas", server_formulas);
   module.def("directions", directions);

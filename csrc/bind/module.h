@@ -1,7 +1,6 @@
 // The parts of the extension module: each adds its functions.
 #pragma once
 
-#include <ATen/Parallel.h>
 #include <pybind11/pybind11.h>
 
 namespace fastfed {
@@ -13,7 +12,8 @@ void bind_row_norms(pybind11::module_& module);
 void bind_random(pybind11::module_& module);
 void bind_program(pybind11::module_& module);
 
-// As many as torch may use.
-inline int threads() { return at::get_num_threads(); }
+// As many as the host of this process allows (count_threads_by in module.cpp), else as OpenMP would use. Asks Python:
+// under the GIL.
+int threads();
 
 }  // namespace fastfed

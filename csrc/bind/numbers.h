@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "bind/tensors.h"
+#include "bind/arrays.h"
 #include "kernels/client_step.h"
 
 namespace fastfed {

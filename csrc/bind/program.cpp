@@ -1,13 +1,12 @@
 // The binding of the native engine: fastfed/train/native.py is its only caller.
 #include "bind/module.h"
 
-#include <ATen/Parallel.h>
 #include <pybind11/stl.h>
 
 #include <chrono>
 
+#include "bind/arrays.h"
 #include "bind/numbers.h"
-#include "bind/tensors.h"
 #include "engine/program.h"
 
 namespace fastfed {
@@ -69,9 +68,9 @@ std::unique_ptr<Program> make_program(const std::vector<ValueTuple>& values, con
 
 SparseRows sparse_rows(const py::dict& rows, Size count, Size width, const char* name) {
   FF_REQUIRE(rows["width"].cast<Size>() == width, name, std::to_string(width) + " columns wide");
-  const Size entries = tensor(rows["columns"], name).numel();
-  return {data<Size>(rows["starts"], name, count + 1), data<std::int32_t>(rows["columns"], name, entries),
-          data<float>(rows["values"], name, entries)};
+  const Size entries = array(rows["columns"], name).numel;
+  return {data<const Size>(rows["starts"], name, count + 1), data<const std::int32_t>(rows["columns"], name, entries),
+          data<const float>(rows["values"], name, entries)};
 }
 
 // The numbers of a stored image, of which the program's input may be a part.
@@ -96,29 +95,29 @@ Examples examples_of(const py::dict& given, const Program& program) {
     e.sparse_inputs = sparse_rows(inputs, e.count, input.channels, "inputs");
   } else if (input.kind == Kind::kTokens) {
     e.input_kind = InputKind::kTokens;
-    e.inputs = data<Size>(inputs, "inputs", e.count * input.rows);
-  } else if (tensor(inputs, "inputs").scalar_type() == at::kByte) {
+    e.inputs = data<const Size>(inputs, "inputs", e.count * input.rows);
+  } else if (array(inputs, "inputs").dtype == Dtype::kByte) {
     e.input_kind = InputKind::kBytes;
-    e.inputs = data<std::uint8_t>(inputs, "inputs", e.count * read_augment(given, input, e.augment));
+    e.inputs = data<const std::uint8_t>(inputs, "inputs", e.count * read_augment(given, input, e.augment));
     const Size channels = input.kind == Kind::kImage ? input.channels : 1;
-    const float* values = data<float>(given["byte_values"], "byte_values", channels * 256);
+    const float* values = data<const float>(given["byte_values"], "byte_values", channels * 256);
     e.byte_values.assign(values, values + channels * 256);
   } else {
     e.input_kind = InputKind::kFloats;
-    e.inputs = data<float>(inputs, "inputs", e.count * input.size());
+    e.inputs = data<const float>(inputs, "inputs", e.count * input.size());
   }
   const Shape& output = program.values()[std::size_t(program.output())];
   if (program.loss() == Loss::kCrossEntropy) {
     e.target_kind = TargetKind::kLabels;
     e.target_size = output.rows;
-    e.targets = data<Size>(targets, "targets", e.count * e.target_size);
+    e.targets = data<const Size>(targets, "targets", e.count * e.target_size);
   } else if (py::isinstance<py::dict>(targets)) {
     e.target_kind = TargetKind::kSparse;
     e.sparse_targets = sparse_rows(targets, e.count, output.size(), "targets");
   } else {
     e.target_kind = TargetKind::kFloats;
     e.target_size = output.size();
-    e.targets = data<float>(targets, "targets", e.count * e.target_size);
+    e.targets = data<const float>(targets, "targets", e.count * e.target_size);
   }
   return e;
 }
@@ -138,16 +137,16 @@ Optimizer optimizer_of(const py::dict& given, Size d) {
   o.numbers = client_numbers(given["numbers"]);
   const py::dict state = given["state"];
   const auto vector = [&](const char* name) -> const float* {
-    return state.contains(name) ? data<float>(state[name], name, d) : nullptr;
+    return state.contains(name) ? data<const float>(state[name], name, d) : nullptr;
   };
   o.m = vector("m");
   o.v = vector("v");
   o.nu = vector("nu");
   o.keeps_gradient = state.contains("grad_prev");
   if (state.contains("mu")) {
-    const at::Tensor& layout = tensor(state["cover"], "cover");
-    o.layout = read_layout(data<Size>(state["cover"], "cover", layout.numel()), layout.numel(), d);
-    o.mu = data<float>(state["mu"], "mu", o.layout.mu_size);
+    const Array layout = array(state["cover"], "cover");
+    o.layout = read_layout(data<const Size>(state["cover"], "cover", layout.numel), layout.numel, d);
+    o.mu = data<const float>(state["mu"], "mu", o.layout.mu_size);
   }
   o.same_batch = given["same_batch"].cast<bool>();
   o.counts_epochs = given["counts_epochs"].cast<bool>();
@@ -173,9 +172,9 @@ Contrast contrast_of(const py::object& given, Size clients, const Program& progr
   c.mu = parts["mu"].cast<double>();
   c.temperature = parts["temperature"].cast<double>();
   FF_REQUIRE(c.mu > 0 && c.temperature > 0, "contrast", "of positive weight and temperature");
-  const Size models = tensor(parts["previous"], "previous").numel() / program.d();
-  c.previous = data<float>(parts["previous"], "previous", models * program.d());
-  c.row = data<Size>(parts["row"], "row", clients);
+  const Size models = array(parts["previous"], "previous").numel / program.d();
+  c.previous = data<const float>(parts["previous"], "previous", models * program.d());
+  c.row = data<const Size>(parts["row"], "row", clients);
   for (Size i = 0; i < clients; ++i)
     FF_REQUIRE(c.row[i] >= -1 && c.row[i] < models, "row", "-1 or below " + std::to_string(models));
   return c;
@@ -185,37 +184,37 @@ Contrast contrast_of(const py::object& given, Size clients, const Program& progr
 void read_statistics(const py::object& given, Size size, Round& round) {
   FF_REQUIRE(size == 0 || !given.is_none(), "statistics", "given for a program with batch norms");
   if (size == 0) return;
-  round.own_statistics = tensor(given, "statistics").dim() == 2;
-  round.statistics = data<float>(given, "statistics", round.own_statistics ? round.clients * size : size);
+  round.own_statistics = array(given, "statistics").dim == 2;
+  round.statistics = data<const float>(given, "statistics", round.own_statistics ? round.clients * size : size);
 }
 
 Round round_of(const py::dict& given, const Program& program) {
   const Size d = program.d();
   Round r{};
-  r.clients = tensor(given["ids"], "ids").numel();
+  r.clients = array(given["ids"], "ids").numel;
   r.batch_size = given["batch_size"].cast<Size>();
   FF_REQUIRE(r.clients > 0 && r.batch_size > 0, "ids", "given, with batch_size > 0");
-  r.ids = data<Size>(given["ids"], "ids", r.clients);
-  r.offsets = data<Size>(given["offsets"], "offsets", r.clients + 1);
+  r.ids = data<const Size>(given["ids"], "ids", r.clients);
+  r.offsets = data<const Size>(given["offsets"], "offsets", r.clients + 1);
   FF_REQUIRE(r.offsets[0] == 0, "offsets", "rising from 0");
   for (Size c = 0; c < r.clients; ++c) FF_REQUIRE(r.offsets[c] <= r.offsets[c + 1], "offsets", "rising from 0");
-  r.rows = data<Size>(given["rows"], "rows", r.offsets[r.clients]);
-  r.steps = data<Size>(given["steps"], "steps", r.clients);
-  r.seen = data_or_null<Size>(given["seen"], "seen", r.clients);
-  r.models = tensor(given["start"], "start").numel() / d;
-  r.start = data<float>(given["start"], "start", r.models * d);
-  r.start_index = data_or_null<Size>(given["start_index"], "start_index", r.clients);
+  r.rows = data<const Size>(given["rows"], "rows", r.offsets[r.clients]);
+  r.steps = data<const Size>(given["steps"], "steps", r.clients);
+  r.seen = data_or_null<const Size>(given["seen"], "seen", r.clients);
+  r.models = array(given["start"], "start").numel / d;
+  r.start = data<const float>(given["start"], "start", r.models * d);
+  r.start_index = data_or_null<const Size>(given["start_index"], "start_index", r.clients);
   require_within(r.start_index, r.clients, r.models, "start_index");
   for (py::handle optimizer : given["optimizers"].cast<py::list>())
     r.optimizers.push_back(optimizer_of(optimizer.cast<py::dict>(), d));
-  r.optimizer_index = data_or_null<Size>(given["optimizer_index"], "optimizer_index", r.clients);
+  r.optimizer_index = data_or_null<const Size>(given["optimizer_index"], "optimizer_index", r.clients);
   require_within(r.optimizer_index, r.clients, Size(r.optimizers.size()), "optimizer_index");
   FF_REQUIRE(!r.optimizers.empty(), "optimizers", "given");
-  r.lr = data_or_null<double>(given["lr"], "lr", r.clients);
-  r.corrections = data_or_null<float>(given["corrections"], "corrections", r.clients * d);
+  r.lr = data_or_null<const double>(given["lr"], "lr", r.clients);
+  r.corrections = data_or_null<const float>(given["corrections"], "corrections", r.clients * d);
   read_statistics(given["statistics"], program.statistics(), r);
-  r.own_count = given["own"].is_none() ? 0 : tensor(given["own"], "own").numel();
-  r.own_places = data_or_null<Size>(given["own"], "own", r.own_count);
+  r.own_count = given["own"].is_none() ? 0 : array(given["own"], "own").numel;
+  r.own_places = data_or_null<const Size>(given["own"], "own", r.own_count);
   require_within(r.own_places, r.own_count, d, "own");
   r.contrast = contrast_of(given["contrast"], r.clients, program);
   r.shuffle = key_of(given["shuffle"]);
@@ -225,12 +224,12 @@ Round round_of(const py::dict& given, const Program& program) {
   FF_REQUIRE(!r.drawn || r.seen, "seen", "given where examples are drawn");
   for (py::handle key : given["dropout"].cast<py::list>()) r.dropout.push_back(key_of(key.cast<py::tuple>()));
   r.round = given["round"].cast<Word>();
-  r.weights = data<double>(given["weights"], "weights", r.clients);
+  r.weights = data<const double>(given["weights"], "weights", r.clients);
   r.clip = given["clip"].cast<double>();
   r.divide_by_steps = given["divide_by_steps"].cast<bool>();
   r.measure_cosine = given["measure_cosine"].cast<bool>();
   r.cosine_includes_step = given["cosine_includes_step"].cast<bool>();
-  r.threads = given["threads"].is_none() ? at::get_num_threads() : given["threads"].cast<int>();
+  r.threads = given["threads"].is_none() ? threads() : given["threads"].cast<int>();
   FF_REQUIRE(r.threads >= 1, "threads", "at least 1");
   return r;
 }
@@ -278,17 +277,17 @@ void train(Program& program, const py::dict& examples, const py::dict& work, con
 }
 
 void predict(Program& program, const py::dict& examples, const py::object& params, const py::object& statistics,
-             const py::object& rows, const py::object& outputs, int threads) {
+             const py::object& rows, const py::object& outputs, int asked) {
   const Examples store = examples_of(examples, program);
   Prediction wanted{};
-  wanted.count = tensor(rows, "rows").numel();
-  wanted.rows = data<Size>(rows, "rows", wanted.count);
-  wanted.params = data<float>(params, "params", program.d());
+  wanted.count = array(rows, "rows").numel;
+  wanted.rows = data<const Size>(rows, "rows", wanted.count);
+  wanted.params = data<const float>(params, "params", program.d());
   FF_REQUIRE(program.statistics() == 0 || !statistics.is_none(), "statistics", "given for a program with batch norms");
-  wanted.statistics = data_or_null<float>(statistics, "statistics", program.statistics());
+  wanted.statistics = data_or_null<const float>(statistics, "statistics", program.statistics());
   wanted.outputs =
       data<float>(outputs, "outputs", wanted.count * program.values()[std::size_t(program.output())].size());
-  wanted.threads = threads > 0 ? threads : at::get_num_threads();
+  wanted.threads = asked > 0 ? asked : threads();
   wanted.interrupted = SignalWatch();
   try {
     const py::gil_scoped_release release;

@@ -1,7 +1,7 @@
 // Random numbers.
 #include "kernels/random.h"
+#include "bind/arrays.h"
 #include "bind/module.h"
-#include "bind/tensors.h"
 
 namespace fastfed {
 
@@ -23,17 +23,18 @@ Stream stream_of(const py::tuple& words) {
 
 // The numbers of one client into out (n,), or of a tensor of clients into (clients, n).
 template <class T, class Draw> void draw_rows(py::handle out, const py::tuple& words, py::handle clients, Draw draw) {
-  const at::Tensor& t = tensor(out, "out");
-  FF_REQUIRE(t.scalar_type() == kDtype<T>, "out", "of another dtype");
+  const Array t = array(out, "out");
+  FF_REQUIRE(t.dtype == kDtype<T>, "out", "of another dtype");
   const RowCount rows = rows_of(t, "out");
   const bool alone = PyLong_Check(clients.ptr());
-  FF_REQUIRE(alone == (t.dim() == 1), "clients", "one id for (n,), a tensor of ids for (clients, n)");
+  FF_REQUIRE(alone == (t.dim == 1), "clients", "one id for (n,), a tensor of ids for (clients, n)");
   const std::int64_t id = alone ? word(clients, "clients") : 0;
-  const std::int64_t* ids = alone ? &id : data<std::int64_t>(clients, "clients", rows.clients);
-  T* numbers = static_cast<T*>(t.data_ptr());
+  const std::int64_t* ids = alone ? &id : data<const std::int64_t>(clients, "clients", rows.clients);
+  T* numbers = elements<T>(t, "out");
   const Stream stream = stream_of(words);
+  const int team = threads();
   py::gil_scoped_release release;
-  draw(rows.clients, rows.d, stream, ids, numbers, threads());
+  draw(rows.clients, rows.d, stream, ids, numbers, team);
 }
 
 void bind_uniform(py::handle out, const py::tuple& stream, py::handle clients) {
@@ -47,18 +48,19 @@ void bind_permutation(py::handle out, const py::tuple& stream, py::handle client
 }
 
 void bind_shuffles(py::handle out, const py::tuple& words, py::handle clients, py::handle steps, py::handle counts) {
-  const at::Tensor& t = tensor(out, "out");
-  FF_REQUIRE(t.scalar_type() == at::kLong && t.dim() == 2, "out", "(rows, width) int64");
+  const Array t = array(out, "out");
+  FF_REQUIRE(t.dtype == Dtype::kLong && t.dim == 2, "out", "(rows, width) int64");
   const RowCount rows = rows_of(t, "out");
-  const Shuffles of = {data<std::int64_t>(clients, "clients", rows.clients),
-                       data<std::int64_t>(steps, "steps", rows.clients),
-                       data<std::int64_t>(counts, "counts", rows.clients)};
+  const Shuffles of = {data<const std::int64_t>(clients, "clients", rows.clients),
+                       data<const std::int64_t>(steps, "steps", rows.clients),
+                       data<const std::int64_t>(counts, "counts", rows.clients)};
   for (std::int64_t row = 0; row < rows.clients; ++row)
     FF_REQUIRE(of.counts[row] >= 0 && of.counts[row] <= rows.d, "counts", "at most the width");
-  std::int64_t* orders = static_cast<std::int64_t*>(t.data_ptr());
+  std::int64_t* orders = elements<std::int64_t>(t, "out");
   const Stream stream = stream_of(words);
+  const int team = threads();
   py::gil_scoped_release release;
-  shuffles(rows.clients, rows.d, stream, of, orders, threads());
+  shuffles(rows.clients, rows.d, stream, of, orders, team);
 }
 
 }  // namespace

@@ -13,10 +13,8 @@
 #include "engine/tables.h"
 #include "engine/worker.h"
 #include "kernels/parallel.h"
+#include "simd/library.h"
 #include "simd/loops.h"
-
-// The math library's own threads, where it is the one that has them: a client has one thread.
-extern "C" __attribute__((weak)) int MKL_Set_Num_Threads_Local(int);
 
 namespace fastfed {
 namespace {
@@ -309,7 +307,7 @@ void Program::train(const Examples& examples, Round round, const Results& result
 void Program::with_workers(int threads, Size batch, const std::function<void(Worker&)>& work, const Failed& failed) {
 #pragma omp parallel num_threads(threads)
   {
-    const int before = MKL_Set_Num_Threads_Local ? MKL_Set_Num_Threads_Local(1) : 0;
+    const LibraryOnOneThread alone;
     std::unique_ptr<Worker> worker;
     try {
       worker = take_worker(batch);
@@ -318,7 +316,6 @@ void Program::with_workers(int threads, Size batch, const std::function<void(Wor
       failed(std::current_exception(), worker.get());
     }
     if (worker) give_back(std::move(worker));
-    if (MKL_Set_Num_Threads_Local) MKL_Set_Num_Threads_Local(before);
   }
 }
 

@@ -1,15 +1,11 @@
-// Which product runs where: our own tiles or libtorch's sgemm, as measured.
+// Which product runs where: our own tiles or a library's, as measured.
 #include "simd/products.h"
 
 #include <algorithm>
 #include <cstring>
 
+#include "simd/library.h"
 #include "simd/simd.h"
-
-// libtorch's BLAS, column-major. Inside a parallel region it runs on the calling thread.
-extern "C" void sgemm_(const char* transa, const char* transb, const int* m, const int* n, const int* k,
-                       const float* alpha, const float* a, const int* lda, const float* b, const int* ldb,
-                       const float* beta, float* c, const int* ldc);
 
 namespace fastfed {
 
@@ -24,13 +20,14 @@ void gemm(char op_a, char op_b, std::int64_t m, std::int64_t n, std::int64_t k, 
           std::int64_t a_row, const float* b, std::int64_t b_row, float beta, float* c) {
   const auto stride = [](std::int64_t row) { return int(std::max<std::int64_t>(row, 1)); };  // of empty rows too
   const int im = int(m), in = int(n), ik = int(k), lda = stride(a_row), ldb = stride(b_row), ldc = stride(n);
-  sgemm_(&op_b, &op_a, &in, &im, &ik, &alpha, b, &ldb, a, &lda, &beta, c, &ldc);
+  library_sgemm()(&op_b, &op_a, &in, &im, &ik, &alpha, b, &ldb, a, &lda, &beta, c, &ldc);
 }
 
 // The library packs both matrices before it multiplies: with few rows or few columns that costs more than the product.
 constexpr std::int64_t kFewRows = 128, kFewColumns = 32;
 
 bool takes_dots(std::int64_t rows, std::int64_t out, std::int64_t in) {
+  if (!library_sgemm()) return true;
   if (rows > kFewRows) return false;
   if (out <= kFewColumns) return true;
   const Reach& reach = products().reach;
@@ -49,14 +46,15 @@ void product_nt(std::int64_t rows, std::int64_t out, std::int64_t in, const floa
 
 void product_nn(std::int64_t rows, std::int64_t in, std::int64_t out, const float* dy, const float* w, float* dx,
                 bool add) {
-  if (out <= kFewColumns || rows <= products().reach.outer_rows)
+  if (out <= kFewColumns || rows <= products().reach.outer_rows || !library_sgemm())
     return products().outer({rows, in, out, 1, dy, out, 1, 0, w, in, 0, dx, in, 1.0f, add ? dx : nullptr, in});
   gemm('N', 'N', rows, in, out, 1.0f, dy, out, w, in, add ? 1.0f : 0.0f, dx);
 }
 
 void product_tn(std::int64_t out, std::int64_t in, std::int64_t rows, float alpha, const float* dy, const float* x,
                 float beta, float* w) {
-  if (products().reach.updates) return products().update({out, in, rows, dy, out, x, in, w, in, alpha, beta != 0.0f});
+  if (products().reach.updates || !library_sgemm())
+    return products().update({out, in, rows, dy, out, x, in, w, in, alpha, beta != 0.0f});
   if (out <= kFewColumns && rows <= kFewRows)
     return products().outer({out, in, rows, 1, dy, 1, out, 0, x, in, 0, w, in, alpha, beta != 0.0f ? w : nullptr, in});
   gemm('T', 'N', out, in, rows, alpha, dy, out, x, in, beta, w);

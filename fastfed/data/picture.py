@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from ..extras import needed
 from .arguments import check_whole
 from .dataset import Federated, labels_of
 
@@ -27,6 +28,7 @@ _LABELS = 30  # ticks of an axis that can be read
 def draw_labels(fed: Federated, path: str | os.PathLike[str] | None = None) -> Figure:
     """How many clients (up) have how many different labels (across): AFO's Figure 14. Saves the picture where `path` is
     given. Needs one label per example."""
+    needed("matplotlib", extra="plots", by="a picture")
     from matplotlib.figure import Figure
 
     numbers = labels_per_client(fed)
@@ -61,6 +63,7 @@ def draw_partition(fed: Federated, path: str | os.PathLike[str] | None = None, c
     Shows `clients` clients, spread evenly over all; totals are of these. Saves the picture where `path` is given: its
     suffix says in which format. Needs one label per example.
     """
+    needed("matplotlib", extra="plots", by="a picture")
     from matplotlib.figure import Figure
 
     if not isinstance(fed, Federated):

@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from io import StringIO
-from typing import Any
-
-from rich.console import Console
-from rich.table import Table
+from typing import TYPE_CHECKING, Any
 
 from ..batch_norm import Extra
 from ..clients import Blend, Client, optimizers
 from ..compression import Compression
 from ..exchange import Exchange
+from ..extras import needed
 from ..kernels import CLIENT_RULES, client_state
 from ..packing import Packing
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 
 def vector_bytes(packing: Packing) -> int:
@@ -88,6 +89,8 @@ class CostTable(list[Costs]):
         self.packing = packing
 
     def __rich__(self) -> Table:
+        from rich.table import Table
+
         d = vector_bytes(self.packing)
         shown = Table(title=f"per client and round, d = {self.packing.parameters:,} parameters ({d:,} bytes)")
         shown.add_column("method")
@@ -101,7 +104,7 @@ class CostTable(list[Costs]):
 
     def __str__(self) -> str:
         text = StringIO()
-        Console(file=text, width=_WIDTH).print(self)
+        needed("rich.console", extra="app", by="a printed table of costs").Console(file=text, width=_WIDTH).print(self)
         return text.getvalue()
 
 

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.util
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, Protocol
-
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Column
 
 _SECONDS_BETWEEN_LINES = 10.0
 _WIDEST_BAR = 40
@@ -25,10 +22,11 @@ class Display(Protocol):
 
 @contextmanager
 def display(wanted: bool | None, done: int, total: int | None) -> Iterator[Display]:
-    """`wanted` None: a bar if standard error is a terminal, else lines; True: the same; False: nothing."""
+    """`wanted` None: a bar if standard error is a terminal (and rich is there), else lines; True: the same; False:
+    nothing."""
     if wanted is False:
         yield _Silent()
-    elif sys.stderr.isatty():
+    elif sys.stderr.isatty() and importlib.util.find_spec("rich") is not None:
         with _Bar(done, total) as bar:
             yield bar
     else:
@@ -44,6 +42,10 @@ class _Bar:
     """Round, loss, the newest accuracy, speed and the time that is left; the bar has what room remains."""
 
     def __init__(self, done: int, total: int | None) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+        from rich.table import Column
+
         bar = BarColumn(bar_width=None, table_column=Column(max_width=_WIDEST_BAR))
         columns = (TextColumn("round"), bar, MofNCompleteColumn(), TextColumn("{task.fields[says]}"))
         self._progress = Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True))

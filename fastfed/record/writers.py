@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
+from ..extras import needed
 from ..files import write_whole
 from .history import History, Row
 
@@ -52,10 +53,9 @@ class TensorBoard:
     """TensorBoard events, one scalar per number of a row."""
 
     def __init__(self, directory: str | Path, history: History) -> None:
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError as error:
-            raise ImportError("tensorboard: is not installed; pip install 'fastfed[tensorboard]'") from error
+        needed("tensorboard", extra="tensorboard", by="TensorBoard's events")
+        from torch.utils.tensorboard import SummaryWriter
+
         purge = int(history.rounds[-1]["round"]) + 1 if history.rounds else None
         self._writer = SummaryWriter(str(directory), purge_step=purge)
 

@@ -69,7 +69,7 @@ def test_an_extension_of_other_formulas_is_refused_at_import(copy: Path, change:
     assert last.startswith(
         "ImportError: fastfed._core was built from other sources: its server_formulas are adam, ams,"
     )
-    assert last.endswith("rebuild it with 'pip install --no-build-isolation -e .'")
+    assert last.endswith("rebuild it with 'pip install -e .'")
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ...extras import needed
 from .charts import Chart, ChartAxis, Partition
 from .series import Series
 
@@ -41,8 +42,7 @@ def save(charts: Iterable[Chart | Partition], folder: Path, suffixes: Sequence[s
     files: dict[str, list[str]] = {}
     if not suffixes:
         return files
-    import matplotlib
-
+    matplotlib = needed("matplotlib", extra="plots", by="a report's figures")
     folder.mkdir(parents=True, exist_ok=True)
     with matplotlib.rc_context(STYLE):
         for chart in charts:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ...extras import needed
 from ...record.evaluate import higher_is_better
 from ..report import figures
 from ..report.entries import MISSING, plain
@@ -25,8 +26,7 @@ _MOST_WRITTEN = 10  # columns up to which every cell says its value
 
 def save(pictures: Sequence[Picture], folder: Path) -> list[Path]:
     """Draws all pictures into a folder; the files."""
-    import matplotlib
-
+    matplotlib = needed("matplotlib", extra="plots", by="a sweep's figures")
     folder.mkdir(parents=True, exist_ok=True)
     written: list[Path] = []
     with matplotlib.rc_context(figures.STYLE):

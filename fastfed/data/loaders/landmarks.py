@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
+from ...extras import needed
 from ...saved.recipe import remembered
 from ..arguments import check_whole
 from ..dataset import Dataset
@@ -99,13 +99,14 @@ def _find(images: Path, name: str) -> Path:
 
 def _read(path: Path, size: int) -> Tensor:
     """A photograph (3, size, size) uint8."""
+    pillow = needed("PIL.Image", extra="plots", by="reading photographs")
     try:
-        with Image.open(path) as opened:
+        with pillow.open(path) as opened:
             image = opened.convert("RGB")
-    except (UnidentifiedImageError, OSError) as error:
+    except OSError as error:  # a file that is no picture, too
         raise DataError(path, f"is no picture ({error})", _EXPECTED, _SOURCE) from error
     share = size / min(image.size)
     wide, high = (max(size, round(side * share)) for side in image.size)
     left, top = (wide - size) // 2, (high - size) // 2
-    cut = image.resize((wide, high), Image.Resampling.BILINEAR).crop((left, top, left + size, top + size))
+    cut = image.resize((wide, high), pillow.Resampling.BILINEAR).crop((left, top, left + size, top + size))
     return torch.from_numpy(np.asarray(cut).transpose(2, 0, 1).copy())

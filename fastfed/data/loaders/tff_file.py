@@ -9,13 +9,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from types import ModuleType, TracebackType
+from types import TracebackType
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from ...extras import needed
 from ...kernels import Stream, permutation
 from ...purposes import Purpose
 from ..errors import DataError
@@ -64,7 +65,7 @@ class ClientFile:
         self.expected = "HDF5 with /examples/<client>/ and " + ", ".join(f"{k} ({v})" for k, v in fields.items())
         if not path.is_file():
             raise self.error("does not exist")
-        h5py = _h5py()
+        h5py = needed("h5py", extra="hdf5", by="reading TensorFlow Federated's files")
         try:
             self._file = h5py.File(path, "r")
         except OSError as error:
@@ -160,12 +161,3 @@ def _chosen(names: tuple[str, ...], limit: int | None, seed: int | None) -> tupl
         return names[:limit]
     order = permutation(len(names), Stream(seed, Purpose.PARTITION))
     return tuple(names[place] for place in sorted(order[:limit].tolist()))
-
-
-def _h5py() -> ModuleType:
-    try:
-        import h5py
-    except ImportError as error:
-        message = "TensorFlow Federated's files are HDF5, and h5py is not installed: pip install fastfed[hdf5]"
-        raise ImportError(message) from error
-    return h5py
