@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from .. import check, covers
+from .. import check, covers, hosts
 from ..table import CLIENT_RULES, COUNTERS, DECAY, NON_NEGATIVE, ClientRule, find_rule
 from .common import State
 
@@ -33,9 +33,11 @@ def client_state(
     sets). `v0` starts the second moment: a number (default 0) or the server's v, shape (d,); an SM3 set starts at the
     largest v0 inside it. `beta1` > 0 gives sm3 and sm3_1 the momentum of their reference implementation.
     `delay_mode` "exact" keeps nu for delayed sm3 and sm3_adam; "compact" (default) uses the cover's bound instead.
-    `same_batch` leaves the last gradient of delta_sgd out: `client_step` is then given `previous_grad`.
+    `same_batch` leaves the last gradient of delta_sgd out: `client_step` is then given `previous_grad`. The state is of
+    tensors, also for an array of another library.
     """
     entry = find_rule(CLIENT_RULES, rule)
+    x, v0 = hosts.read("x", x), hosts.read("v0", v0)
     check.vector("x", x)
     _refuse_foreign_state_options(entry, packing, cover, v0, beta1, delay_mode, same_batch)
     state: State = {name: torch.zeros_like(x) for name in entry.vectors}

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from .. import check, covers, registry
+from .. import check, covers, hosts, registry
 from ..client_call import ClientCall
 from ..table import CLIENT_RULES, COUNTERS, client_numbers
 from .common import State, numbers_of
@@ -49,6 +49,11 @@ def client_step(
     ``bias_from`` is how many steps bias corrections count before the first; infinity: moments are not corrected.
     `loss` is that without the proximal term.
     """
+    if not isinstance(x, Tensor):
+        x, grad, state = hosts.written("x", x), hosts.read("grad", grad), hosts.state(state)
+        lr, loss, epoch = hosts.read("lr", lr), hosts.read("loss", loss), hosts.read("epoch", epoch)
+        anchor, correction = hosts.read("anchor", anchor), hosts.read("correction", correction)
+        previous_grad, finished = hosts.read("previous_grad", previous_grad), hosts.read("finished", finished)
     lr_per_client = isinstance(lr, Tensor)
     if lr is not None and not lr_per_client:
         options["lr"] = lr

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .. import bind, check, registry
+from .. import bind, check, hosts, registry
 from ..table import NON_NEGATIVE, SERVER_RULES, ServerNumbers, ServerRule, find_rule, resolve_options, server_numbers
 from .common import State, numbers_of
 
@@ -30,9 +30,11 @@ def server_state(
     """The state of a server rule at its start, for a model `x` of shape (d,): vectors m, v, vmax as the rule has them.
 
     m starts at 0; it is left out where `beta1` (default: the rule's) is 0, because it would equal the delta. v starts
-    at `v0`, by default ``tau**2``; vmax at `vmax0`, by default v0. `bias_correction` adds the counter `step`.
+    at `v0`, by default ``tau**2``; vmax at `vmax0`, by default v0. `bias_correction` adds the counter `step`. They are
+    tensors, also for an array of another library.
     """
     entry = find_rule(SERVER_RULES, rule)
+    x = hosts.read("x", x)
     check.vector("x", x, dims=(1,))
     given = {"beta1": beta1, "tau": tau}
     options = {name: value for name, value in given.items() if value is not None}
@@ -72,6 +74,8 @@ def server_step(
     momentum, else required), ``momentum`` 0.9, ``beta1`` 0.9 (adagrad: 0), ``beta2`` 0.99, ``tau`` 1e-3,
     ``second_moment_of`` "momentum" (ams: "delta"), ``bias_correction`` False.
     """
+    if not isinstance(x, Tensor):
+        x, delta, state = hosts.written("x", x), hosts.read("delta", delta), hosts.state(state)
     entry, moments, numbers = _begun(rule, state, options)
     if not check.surely_valid(x, (delta, *moments.values()), (), (), ()) or x.dim() != 1:
         check.vector("x", x, dims=(1,))
@@ -98,6 +102,9 @@ def aggregate_step(
 
     The sum never exists in memory. Options as in `server_step`.
     """
+    if not isinstance(x, Tensor):
+        x, state = hosts.written("x", x), hosts.state(state)
+        deltas, weights = hosts.read("deltas", deltas), hosts.read("weights", weights)
     entry, moments, numbers = _begun(rule, state, options)
     usual = check.surely_valid(x, tuple(moments.values()), (), (), (deltas, weights)) and x.dim() == 1
     if not usual or check.surely_valid_deltas(deltas, weights) != x.numel():

@@ -7,7 +7,7 @@ import numbers
 import torch
 from torch import Tensor
 
-from .. import check, registry
+from .. import check, hosts, registry
 from ..table import POSITIVE
 
 
@@ -16,6 +16,10 @@ def weighted_sum(deltas: Tensor, weights: Tensor, out: Tensor | None = None, *, 
 
     Float32 out of bfloat16, float16 and float32 deltas, float64 out of float64 ones; clients are added in their order.
     """
+    if hosts.is_array(deltas):
+        read = hosts.read("deltas", deltas), hosts.read("weights", weights)
+        found = weighted_sum(*read, hosts.written("out", out), backend=backend)
+        return hosts.like(deltas, found) if out is None else out
     d, dtype = check.surely_valid_deltas(deltas, weights), None
     if d == 0:
         check.deltas("deltas", deltas)
@@ -38,6 +42,9 @@ def trimmed_mean(deltas: Tensor, trim: int, out: Tensor | None = None, *, backen
     Float32 out of bfloat16, float16 and float32 deltas, float64 out of float64 ones. A coordinate in which a delta is
     NaN is NaN.
     """
+    if hosts.is_array(deltas):
+        found = trimmed_mean(hosts.read("deltas", deltas), trim, hosts.written("out", out), backend=backend)
+        return hosts.like(deltas, found) if out is None else out
     check.deltas("deltas", deltas)
     if not isinstance(trim, numbers.Integral) or isinstance(trim, bool) or not 0 <= 2 * trim < len(deltas):
         raise ValueError(f"trim: must be a whole number >= 0 that leaves some of {len(deltas)} clients, got {trim!r}")
@@ -53,6 +60,8 @@ def trimmed_mean(deltas: Tensor, trim: int, out: Tensor | None = None, *, backen
 
 def norms(x: Tensor, *, backend: str | None = None) -> Tensor:
     """The Euclidean norm of ``x`` (d,) as (), or of every row of (clients, d) as (clients,); float64."""
+    if hosts.is_array(x):
+        return hosts.like(x, norms(hosts.read("x", x), backend=backend))
     if not check.surely_valid(x, (), (), (), ()):
         check.vector("x", x)
     out = _one_per_row(x)
@@ -62,6 +71,8 @@ def norms(x: Tensor, *, backend: str | None = None) -> Tensor:
 
 def clip(x: Tensor, limit: float, *, backend: str | None = None) -> Tensor:
     """Scales ``x`` (d,), or every row of (clients, d), down to norm `limit` in place; the norms before, float64."""
+    if hosts.is_array(x):
+        return hosts.like(x, clip(hosts.written("x", x), limit, backend=backend))
     if not check.surely_valid(x, (), (), (), ()):
         check.vector("x", x)
     if not POSITIVE.admits(limit):
