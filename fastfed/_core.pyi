@@ -32,6 +32,14 @@ def aggregate_step(
     vmax: Tensor | None,
     numbers: tuple[float, ...],
 ) -> None: ...
+def aggregate_parts(
+    formula: int,
+    parts: list[tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]],
+    clients: list[list[Tensor]],
+    weights: Tensor,
+    subtract: bool,
+    numbers: tuple[float, ...],
+) -> None: ...
 def weighted_sum(deltas: Tensor, weights: Tensor, out: Tensor) -> None: ...
 def trimmed_mean(deltas: Tensor, trim: int, out: Tensor) -> None: ...
 def client_step(

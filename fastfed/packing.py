@@ -1,18 +1,23 @@
-"""An nn.Module's trainable parameters in one vector: every tensor on a 64-byte border, reachable by name without
-copies."""
+"""The trainable parameters of an nn.Module, or any arrays by name, in one vector: every tensor on a 64-byte border,
+reachable by name without copies."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
-from .kernels import covers
+from .kernels import covers, hosts
+
+Arrays = (
+    Mapping[str, Any] | Sequence[Any]
+)  # tensors or arrays of other libraries; those of a list are named "0", "1", ...
 
 _BORDER = 64  # bytes: a cache line, and the widest SIMD register
 
@@ -36,7 +41,8 @@ class Slot:
 
 @dataclass(frozen=True)
 class Packing:
-    """Where each parameter of a module lies in its packed vector of `size` numbers of `dtype`.
+    """Where each parameter of a module, or each array of a mapping or list, lies in its packed vector of `size` numbers
+    of `dtype`.
 
     `aliases` maps the further names of a tied parameter to the one it is packed under. `frozen` (requires_grad False)
     and `buffers` list, by name and shape, the tensors of the module that the vector does not hold. Gaps between tensors
@@ -51,13 +57,17 @@ class Packing:
     buffers: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, module: nn.Module, *, batch_norm: bool = False) -> Packing:
-        """The packing of `module`'s trainable parameters, in their order, tied ones once.
+    def of(cls, module: nn.Module | Arrays, *, batch_norm: bool = False) -> Packing:
+        """The packing of `module`'s trainable parameters, in their order, tied ones once; or of the arrays of a mapping
+        or list.
 
         float16 and bfloat16 parameters are held as float32; float64 ones make the whole vector float64. Layers with
         running statistics are refused, as the vector does not hold them; `batch_norm`: batch norms are not, as the
         caller sees to their statistics.
         """
+        if not isinstance(module, nn.Module):
+            arrays = _named_arrays(module)
+            return cls.from_shapes({name: tuple(a.shape) for name, a in arrays.items()}, dtype=_widest(arrays))
         _refuse_running_statistics(module, batch_norm)
         named = dict(module.named_parameters())
         trainable = {name: p for name, p in named.items() if p.requires_grad}
@@ -72,10 +82,9 @@ class Packing:
                 raise ValueError(
                     f"module: parameter {name!r} has no shape yet; run one batch through the lazy module first"
                 )
-        dtypes = {p.dtype for p in trainable.values()}
         return cls.from_shapes(
             {name: tuple(p.shape) for name, p in trainable.items()},
-            dtype=torch.float64 if torch.float64 in dtypes else torch.float32,
+            dtype=_widest(trainable),
             aliases=_aliases(module, named),
             frozen={name: tuple(p.shape) for name, p in named.items() if not p.requires_grad},
             buffers={name: tuple(b.shape) for name, b in module.named_buffers()},
@@ -124,8 +133,8 @@ class Packing:
                 views[slot.name] = views[slot.name].squeeze(-1)
         return views | {alias: views[name] for alias, name in self.aliases.items() if name in views}
 
-    def pack(self, module: nn.Module, out: Tensor | None = None) -> Tensor:
-        """The parameters of `module` as one vector (size,) on their device, into `out` if given."""
+    def pack(self, module: nn.Module | Arrays, out: Tensor | None = None) -> Tensor:
+        """The parameters of `module`, or the arrays, as one vector (size,) on their device, into `out` if given."""
         parameters = self._parameters(module)
         if out is None:
             out = self.zeros(device=next(iter(parameters.values())).device)
@@ -141,11 +150,11 @@ class Packing:
         self._fill(out, grads)
         return out
 
-    def unpack(self, x: Tensor, module: nn.Module) -> None:
-        """Writes the vector `x` (size,) into the parameters of `module`."""
+    def unpack(self, x: Tensor, module: nn.Module | Arrays) -> None:
+        """Writes the vector `x` (size,) into the parameters of `module`, or into the arrays."""
         self._check(x, one=True)
         with torch.no_grad():
-            for name, p in self._parameters(module).items():
+            for name, p in self._parameters(module, written=True).items():
                 p.copy_(x[self._by_name[name].span].view(p.shape))
 
     def cover(self) -> Tensor:
@@ -158,6 +167,11 @@ class Packing:
         for name, tensor in tensors.items():
             out[self._by_name[name].span] = tensor.reshape(-1)
 
+    def _refuse_others(self, named: Mapping[str, Tensor]) -> None:
+        others = [name for name in named if name not in self._by_name]
+        if others:
+            raise ValueError(f"module: array {others[0]!r} has no place in this packing")
+
     def _check(self, x: Tensor, one: bool = False) -> None:
         if not isinstance(x, Tensor):
             raise TypeError(f"x: must be a torch.Tensor, got {type(x).__name__}")
@@ -167,14 +181,44 @@ class Packing:
             wanted = f"({self.size},)" if one else f"({self.size},) or (clients, {self.size})"
             raise ValueError(f"x: must have shape {wanted}, got {tuple(x.shape)}")
 
-    def _parameters(self, module: nn.Module) -> dict[str, nn.Parameter]:
-        """The module's parameters by slot name; an error if it is not shaped like the module packed."""
-        named = dict(module.named_parameters(remove_duplicate=False))
+    def _parameters(self, module: nn.Module | Arrays, *, written: bool = False) -> dict[str, Tensor]:
+        """The module's parameters, or the arrays, by slot name; an error if they are not shaped like those packed, or
+        are constant and shall be `written`."""
+        named: Mapping[str, Tensor]
+        if isinstance(module, nn.Module):
+            named = dict(module.named_parameters(remove_duplicate=False))
+        else:
+            named = _named_arrays(module, written=written)
+            self._refuse_others(named)
         for slot in self.slots:
             if slot.name not in named or tuple(named[slot.name].shape) != slot.shape:
                 found = tuple(named[slot.name].shape) if slot.name in named else "no such parameter"
                 raise ValueError(f"module: parameter {slot.name!r} should have shape {slot.shape}, found {found}")
         return {slot.name: named[slot.name] for slot in self.slots}
+
+
+def _named_arrays(arrays: Arrays, *, written: bool = False) -> dict[str, Tensor]:
+    """The arrays as tensors on their memory, by name."""
+    if isinstance(arrays, Mapping):
+        named = dict(arrays)
+    elif isinstance(arrays, Sequence) and not isinstance(arrays, str):
+        named = {str(i): array for i, array in enumerate(arrays)}
+    else:
+        raise TypeError(f"module: must be an nn.Module, a mapping or a list of arrays, got {type(arrays).__name__}")
+    if not named:
+        raise ValueError("module: has no array to pack")
+    take = hosts.written if written else hosts.read
+    found = {name: take(f"array {name!r}", array) for name, array in named.items()}
+    for name, tensor in found.items():
+        if not isinstance(tensor, Tensor):
+            raise TypeError(f"array {name!r}: must be a tensor or an array, got {type(tensor).__name__}")
+        if not tensor.is_floating_point():
+            raise TypeError(f"array {name!r} is {tensor.dtype}; only floating-point arrays can be packed")
+    return found
+
+
+def _widest(tensors: Mapping[str, Tensor]) -> torch.dtype:
+    return torch.float64 if any(each.dtype is torch.float64 for each in tensors.values()) else torch.float32
 
 
 def batch_norm_layers(module: nn.Module) -> dict[str, _BatchNorm]:

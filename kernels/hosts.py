@@ -60,7 +60,9 @@ def _tensor(name: str, value: Any) -> Tensor:
     try:
         if not isinstance(value, np.ndarray):
             return torch.from_dlpack(value)
-        with warnings.catch_warnings():  # torch warns of constant arrays; this one is read only
+        if value.flags.writeable:
+            return torch.from_numpy(value)
+        with warnings.catch_warnings():  # torch warns of constant arrays; this one is only read
             warnings.simplefilter("ignore", UserWarning)
             return torch.from_numpy(value)
     except (TypeError, ValueError, BufferError, RuntimeError) as error:

@@ -7,6 +7,7 @@ import pickle
 import warnings
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -421,3 +422,53 @@ def test_any_parameters_survive_the_round_trip(shapes: list[tuple[int, ...]], se
     packing.unpack(x, other)
     for p, q in zip(module, other, strict=True):
         assert bits(p) == bits(q)
+
+
+# ---- arrays without a module ----------------------------------------------------------------------------------------
+
+
+def numpy_arrays() -> dict[str, np.ndarray]:
+    generator = np.random.default_rng(4)
+    shapes = {"w": (3, 5), "b": (5,), "scale": ()}
+    return {name: np.asarray(generator.standard_normal(shape), dtype=np.float32) for name, shape in shapes.items()}
+
+
+@pytest.mark.parametrize("listed", [False, True], ids=["mapping", "list"])
+def test_arrays_make_the_round_trip(listed: bool) -> None:
+    named = numpy_arrays()
+    arrays = list(named.values()) if listed else named
+    packing = ff.Packing.of(arrays)
+    assert [slot.name for slot in packing.slots] == (["0", "1", "2"] if listed else ["w", "b", "scale"])
+    x = packing.pack(arrays)
+    for array, view in zip(named.values(), packing.views(x).values(), strict=True):
+        assert np.array_equal(array, view.numpy())
+    packing.unpack(x * 2, arrays)
+    for array, before in zip(named.values(), numpy_arrays().values(), strict=True):
+        assert np.array_equal(array, 2 * before)
+
+
+def test_arrays_are_packed_as_the_widest_of_them() -> None:
+    assert ff.Packing.of([torch.zeros(3, dtype=torch.float16), np.zeros(2, np.float32)]).dtype is torch.float32
+    assert ff.Packing.of([torch.zeros(3), np.zeros(2)]).dtype is torch.float64
+
+
+def test_arrays_that_do_not_fit_are_refused() -> None:
+    arrays = numpy_arrays()
+    packing = ff.Packing.of(arrays)
+    x = packing.pack(arrays)
+    with pytest.raises(ValueError, match=r"parameter 'b' should have shape \(5,\), found \(4,\)"):
+        packing.pack({**arrays, "b": np.zeros(4, np.float32)})
+    with pytest.raises(ValueError, match="array 'more' has no place in this packing"):
+        packing.pack({**arrays, "more": np.zeros(4, np.float32)})
+    with pytest.raises(TypeError, match=r"array 'count' is torch.int64; only floating-point arrays can be packed"):
+        ff.Packing.of({"count": np.zeros(2, np.int64)})
+    with pytest.raises(TypeError, match="array '1': must be a tensor or an array, got list"):
+        ff.Packing.of([np.zeros(2), [1.0]])
+    with pytest.raises(ValueError, match="has no array to pack"):
+        ff.Packing.of([])
+    with pytest.raises(TypeError, match=r"must be an nn.Module, a mapping or a list of arrays, got int"):
+        ff.Packing.of(3)
+    arrays["w"].setflags(write=False)
+    with pytest.raises(ValueError, match="array 'w': this numpy array is read-only"):
+        packing.unpack(x, arrays)
+    assert torch.equal(packing.pack(arrays), x)

@@ -82,6 +82,38 @@ void bind_aggregate_step(int formula, py::handle x, py::handle deltas, py::handl
   typed_aggregate_step<float>(f, t, from, weights, m, v, vmax, n);
 }
 
+// `parts`: of every layer (x, m, v, vmax); `clients`: of every client a list of arrays, one for each layer.
+template <class T>
+void typed_aggregate_parts(int formula, const py::list& parts, const py::list& clients, py::handle weights,
+                           bool subtract, const py::tuple& n) {
+  std::vector<Part<T>> made;
+  ServerFormula f{};
+  for (py::handle part : parts) {
+    const auto vectors = py::cast<py::tuple>(part);
+    FF_REQUIRE(vectors.size() == 4, "parts", "of x, m, v and vmax");
+    f = server_formula(formula, vectors[1], vectors[2], vectors[3], n);
+    made.push_back({server_vectors<T>(array(vectors[0], "x"), vectors[1], vectors[2], vectors[3]), {}});
+  }
+  for (py::handle client : clients) {
+    const auto rows = py::cast<py::list>(client);
+    FF_REQUIRE(rows.size() == made.size(), "clients", "of as many arrays as x");
+    for (std::size_t i = 0; i < made.size(); ++i)
+      made[i].rows.push_back(data<const T>(rows[i], "deltas", made[i].vectors.d));
+  }
+  const T* scales = data<const T>(weights, "weights", std::int64_t(clients.size()));
+  const ServerStepNumbers<T> k = server_numbers<T>(n);
+  const int team = threads();
+  py::gil_scoped_release release;
+  aggregate_parts<T>(f, made, scales, subtract, k.of_delta, k.numbers, team);
+}
+
+void bind_aggregate_parts(int formula, const py::list& parts, const py::list& clients, py::handle weights,
+                          bool subtract, const py::tuple& n) {
+  if (array(weights, "weights").dtype == Dtype::kDouble)
+    return typed_aggregate_parts<double>(formula, parts, clients, weights, subtract, n);
+  typed_aggregate_parts<float>(formula, parts, clients, weights, subtract, n);
+}
+
 template <class T> void typed_weighted_sum(const Array& deltas, py::handle weights, const Array& out) {
   const Deltas<T> from = deltas_of<T>(deltas, weights, out.numel);
   T* sum = elements<T>(out, "out");
@@ -123,6 +155,7 @@ void bind_trimmed_mean(py::handle deltas, std::int64_t trim, py::handle out) {
 void bind_server(py::module_& module) {
   module.def("server_step", bind_server_step);
   module.def("aggregate_step", bind_aggregate_step);
+  module.def("aggregate_parts", bind_aggregate_parts);
   module.def("weighted_sum", bind_weighted_sum);
   module.def("trimmed_mean", bind_trimmed_mean);
 }

@@ -69,12 +69,38 @@ void aggregate_step(ServerFormula formula, const ServerVectors<T>& vec, const De
   });
 }
 
+template <class T>
+void aggregate_parts(ServerFormula formula, const std::vector<Part<T>>& parts, const T* weights, bool subtract,
+                     bool of_delta, const ServerNumbers<T>& numbers, int threads) {
+  struct Span {
+    const Part<T>* part;
+    std::int64_t begin, n;
+  };
+  std::vector<Span> spans;  // over all parts, so that threads share the work evenly whatever the parts' sizes
+  for (const Part<T>& part : parts)
+    for (std::int64_t i = 0; i < part.vectors.d; i += kSumSpan)
+      spans.push_back({&part, i, std::min(kSumSpan, part.vectors.d - i)});
+  const auto weigh = vector_loops<T>().weigh_moves;
+  for_tasks(std::int64_t(spans.size()), threads, [&](std::int64_t task, int) {
+    const auto [part, begin, n] = spans[std::size_t(task)];
+    const ServerVectors<T>& vec = part->vectors;
+    std::vector<const T*> rows(part->rows);
+    for (const T*& row : rows) row += begin;
+    alignas(64) T delta[kSumSpan];
+    weigh(n, delta, rows.data(), subtract ? vec.x + begin : nullptr, weights, std::int64_t(rows.size()));
+    const auto loop = vector_loops<T>().server[formula][of_delta][vec.m != nullptr];
+    loop(n, vec.x + begin, delta, at(vec.m, begin), at(vec.v, begin), at(vec.vmax, begin), numbers);
+  });
+}
+
 #define FF_INSTANTIATE(T)                                                                            \
   template void server_step<T>(ServerFormula, const ServerVectors<T>&, const void*, DeltaType, bool, \
                                const ServerNumbers<T>&, int);                                        \
   template void weighted_sum<T>(std::int64_t, const Deltas<T>&, T*, int);                            \
   template void aggregate_step<T>(ServerFormula, const ServerVectors<T>&, const Deltas<T>&, bool,    \
-                                  const ServerNumbers<T>&, int);
+                                  const ServerNumbers<T>&, int);                                     \
+  template void aggregate_parts<T>(ServerFormula, const std::vector<Part<T>>&, const T*, bool, bool, \
+                                   const ServerNumbers<T>&, int);
 FF_INSTANTIATE(float)
 FF_INSTANTIATE(double)
 

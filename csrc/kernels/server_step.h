@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "simd/vector_loops.h"
 
@@ -33,5 +34,15 @@ template <class T> void weighted_sum(std::int64_t d, const Deltas<T>& deltas, T*
 template <class T>
 void aggregate_step(ServerFormula formula, const ServerVectors<T>& vectors, const Deltas<T>& deltas, bool of_delta,
                     const ServerNumbers<T>& numbers, int threads);
+
+// The same over a model in parts, as hosts hold one: every part (a layer) has its own vectors, and of every client its
+// own array, `rows`. Where `subtract`, these are the clients' models, and what they differ from x by is the delta.
+template <class T> struct Part {
+  ServerVectors<T> vectors;
+  std::vector<const T*> rows;  // one of each client
+};
+template <class T>
+void aggregate_parts(ServerFormula formula, const std::vector<Part<T>>& parts, const T* weights, bool subtract,
+                     bool of_delta, const ServerNumbers<T>& numbers, int threads);
 
 }  // namespace fastfed

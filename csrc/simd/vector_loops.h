@@ -97,6 +97,8 @@ template <class T> struct VectorLoops {
   // out[i] = sum over clients, in order, of weights[c] * deltas[c * stride + i]; [DeltaType]
   void (*weigh[3])(std::int64_t n, T* out, const void* deltas, std::int64_t stride, const T* weights,
                    std::int64_t clients);
+  // out[i] = sum over clients, in order, of weights[c] * (rows[c][i] - x[i]); without x where it is null
+  void (*weigh_moves)(std::int64_t n, T* out, const T* const* rows, const T* x, const T* weights, std::int64_t clients);
   // out[i] = the mean over clients of deltas[c * stride + i] without the `trim` smallest and the `trim` largest, n up
   // to kMostTrimmed; `keys` is room for `clients` times n, rounded up to whole lines; [DeltaType]
   void (*trim[3])(std::int64_t n, T* out, const void* deltas, std::int64_t stride, std::int64_t clients,

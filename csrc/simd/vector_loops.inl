@@ -306,6 +306,31 @@ void weigh_half(std::int64_t n, T* __restrict out, const void* deltas, std::int6
   }
 }
 
+// As add_rows, of what the rows differ from x by.
+template <class T>
+FF_FN void add_moves(std::int64_t n, T* __restrict out, const T* const* rows, const T* __restrict x, const T* weights,
+                     std::int64_t count) {
+  for (std::int64_t i = 0; i < n; ++i) out[i] = T(0);
+  std::int64_t r = 0;
+  for (; r + 4 <= count; r += 4) {
+    const T* __restrict a = rows[r], * __restrict b = rows[r + 1], * __restrict c = rows[r + 2], * __restrict d = rows[r + 3];
+    const T wa = weights[r], wb = weights[r + 1], wc = weights[r + 2], wd = weights[r + 3];
+    for (std::int64_t i = 0; i < n; ++i)
+      out[i] = (((out[i] + wa * (a[i] - x[i])) + wb * (b[i] - x[i])) + wc * (c[i] - x[i])) + wd * (d[i] - x[i]);
+  }
+  for (; r < count; ++r) {
+    const T* __restrict a = rows[r];
+    const T wa = weights[r];
+    for (std::int64_t i = 0; i < n; ++i) out[i] = out[i] + wa * (a[i] - x[i]);
+  }
+}
+
+template <class T>
+void weigh_moves(std::int64_t n, T* out, const T* const* rows, const T* x, const T* weights, std::int64_t clients) {
+  if (x) return add_moves(n, out, rows, x, weights, clients);
+  add_rows(n, out, clients, weights, [&](std::int64_t r) { return rows[r]; });
+}
+
 // ---- random numbers ------------------------------------------------------------------------------------------------
 
 #if defined(__AVX512F__)
@@ -501,6 +526,7 @@ template <class T> VectorLoops<T> make_vector_loops() {
   b.widen[kBfloat16] = widen_bfloat16<T>;
   b.widen[kFloat16] = widen_float16<T>;
   b.weigh[kSame] = weigh_same<T>;
+  b.weigh_moves = weigh_moves<T>;
   b.weigh[kBfloat16] = weigh_half<T, widen_bfloat16<T>>;
   b.weigh[kFloat16] = weigh_half<T, widen_float16<T>>;
   b.trim[kSame] = trim_block<T, T, widen_same<T>>;

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor
 
 from .. import bind, check, hosts, registry
 from ..table import NON_NEGATIVE, SERVER_RULES, ServerNumbers, ServerRule, find_rule, resolve_options, server_numbers
+from . import parts
 from .common import State, numbers_of
 
 _scalar_rules = bind.load("rules", "math", {"sqrt": math.sqrt, "maximum": max, "minimum": min})
@@ -19,7 +21,7 @@ _STEP = frozenset({"step"})
 
 def server_state(
     rule: str,
-    x: Tensor,
+    x: Tensor | Sequence[Tensor],
     *,
     beta1: float | None = None,
     tau: float | None = None,
@@ -31,11 +33,16 @@ def server_state(
 
     m starts at 0; it is left out where `beta1` (default: the rule's) is 0, because it would equal the delta. v starts
     at `v0`, by default ``tau**2``; vmax at `vmax0`, by default v0. `bias_correction` adds the counter `step`. They are
-    tensors, also for an array of another library.
+    tensors, also for an array of another library. A model in parts, a list of arrays of any shapes, has a state of
+    lists, for `aggregate_step`.
     """
     entry = find_rule(SERVER_RULES, rule)
-    x = hosts.read("x", x)
-    check.vector("x", x, dims=(1,))
+    if parts.are_parts(x):
+        model = [hosts.read(f"x[{i}]", part) for i, part in enumerate(x)]
+        parts.check_model(model)
+    else:
+        model = [hosts.read("x", x)]
+        check.vector("x", model[0], dims=(1,))
     given = {"beta1": beta1, "tau": tau}
     options = {name: value for name, value in given.items() if value is not None}
     if bias_correction:
@@ -47,7 +54,8 @@ def server_state(
     for name in entry.moments:
         if name == "m" and resolved.get("beta1", 1.0) == 0:
             continue
-        state[name] = torch.full_like(x, start.get(name, 0.0))
+        made = [torch.full_like(part, start.get(name, 0.0)) for part in model]
+        state[name] = made if parts.are_parts(x) else made[0]  # type: ignore[assignment]
     if bias_correction:
         state["step"] = torch.zeros((), dtype=torch.int64)
     return state
@@ -89,22 +97,40 @@ def server_step(
 
 def aggregate_step(
     rule: str,
-    x: Tensor,
-    deltas: Tensor,
+    x: Tensor | Sequence[Tensor],
+    deltas: Tensor | Sequence[Sequence[Tensor]],
     weights: Tensor,
     state: State,
     *,
+    subtract: bool = False,
     backend: str | None = None,
     **options: Any,
 ) -> None:
     """`weighted_sum` of `deltas` (clients, d) with `weights` (clients,), fused with `server_step`: x and state in
     place.
 
-    The sum never exists in memory. Options as in `server_step`.
+    The sum never exists in memory. A model in parts is a list of arrays of any shapes; its deltas are a list of each
+    client's list, its state is of lists (`server_state`), and nothing is packed. `subtract`: `deltas` are the clients'
+    models, of which x is subtracted in the same pass; they have x's dtype. Options as in `server_step`.
     """
-    if not isinstance(x, Tensor):
-        x, state = hosts.written("x", x), hosts.state(state)
-        deltas, weights = hosts.read("deltas", deltas), hosts.read("weights", weights)
+    if not subtract and isinstance(x, Tensor) and isinstance(deltas, Tensor):
+        _aggregate_packed(rule, x, deltas, weights, state, backend, options)
+    elif subtract or parts.are_parts(x):
+        _aggregate_parts(rule, x, deltas, weights, state, subtract, backend, options)
+    else:
+        arrays = hosts.written("x", x), hosts.read("deltas", deltas), hosts.read("weights", weights)
+        _aggregate_packed(rule, *arrays, hosts.state(state), backend, options)
+
+
+def _aggregate_packed(
+    rule: str,
+    x: Tensor,
+    deltas: Tensor,
+    weights: Tensor,
+    state: State,
+    backend: str | None,
+    options: dict[str, Any],
+) -> None:
     entry, moments, numbers = _begun(rule, state, options)
     usual = check.surely_valid(x, tuple(moments.values()), (), (), (deltas, weights)) and x.dim() == 1
     if not usual or check.surely_valid_deltas(deltas, weights) != x.numel():
@@ -116,6 +142,44 @@ def aggregate_step(
         weights = weights.to(x.dtype)
     get = moments.get
     registry.pick(backend, x).aggregate_step(entry, x, deltas, weights, get("m"), get("v"), get("vmax"), numbers)
+    if numbers.bias_correction:
+        state["step"] += 1
+
+
+def _aggregate_parts(
+    rule: str,
+    x: Any,
+    deltas: Any,
+    weights: Any,
+    state: Any,
+    subtract: bool,
+    backend: str | None,
+    options: dict[str, Any],
+) -> None:
+    """The step of a model in parts; a packed one is a part of its own."""
+    if not parts.are_parts(x):
+        rows = hosts.read("deltas", deltas)
+        x, deltas = [x], [[row] for row in rows]
+        check.is_state(state, "server_state")
+        state = {name: moment if name == "step" else [moment] for name, moment in state.items()}
+    entry, held, numbers = _begun(rule, state, options)
+    model = parts.written("x", x)
+    parts.check_model(model)
+    if not isinstance(deltas, (list, tuple)) or not deltas:
+        raise ValueError("deltas: must be a list of at least one client's list of arrays")
+    clients = [parts.read(f"deltas[{i}]", client, model) for i, client in enumerate(deltas)]
+    weights = hosts.read("weights", weights)
+    check.is_tensor("weights", weights)
+    check.weights("weights", weights, model[0].new_empty((len(clients), 0)))
+    moments = {name: parts.written(f"state[{name!r}]", held[name], model) for name in held}
+    written = [(f"x[{i}]", part) for i, part in enumerate(model)]
+    for name, moment in moments.items():
+        for i, (part, of) in enumerate(zip(moment, model, strict=True)):
+            check.like(f"state[{name!r}][{i}]", part, of)
+            written.append((f"state[{name!r}][{i}]", part))
+    check.disjoint(written, [("deltas", part) for client in clients for part in client])
+    scales = weights.to(model[0].dtype).contiguous()
+    parts.aggregate(entry, model, clients, scales, moments, numbers, subtract=subtract, backend=backend)
     if numbers.bias_correction:
         state["step"] += 1
 
