@@ -6,10 +6,11 @@ import importlib
 from types import ModuleType
 
 
-def needed(module: str, *, extra: str, by: str) -> ModuleType:
-    """The module, or an ImportError that says what needs it and which extra brings it."""
+def needed(module: str, *, extra: str, by: str, package: str | None = None) -> ModuleType:
+    """The module, or an ImportError that says what needs it and which extra brings it. `package`: what to install, where
+    the module is not named after it."""
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        package = module.partition(".")[0]
-        raise ImportError(f"{by} needs {package}: pip install 'fastfed[{extra}]' ({error})") from error
+        missing = package or module.partition(".")[0]
+        raise ImportError(f"{by} needs {missing}: pip install 'fastfed[{extra}]' ({error})") from error

@@ -394,7 +394,7 @@ def _crossing(
 
 
 def _library() -> ModuleType:
-    return needed("dp_accounting", extra="privacy", by="accounting for privacy")
+    return needed("dp_accounting", extra="privacy", by="accounting for privacy", package="dp-accounting")
 
 
 @contextmanager

@@ -53,11 +53,9 @@ class TensorBoard:
     """TensorBoard events, one scalar per number of a row."""
 
     def __init__(self, directory: str | Path, history: History) -> None:
-        needed("tensorboard", extra="tensorboard", by="TensorBoard's events")
-        from torch.utils.tensorboard import SummaryWriter
-
+        events = needed("torch.utils.tensorboard", extra="tensorboard", by="a log of events", package="tensorboard")
         purge = int(history.rounds[-1]["round"]) + 1 if history.rounds else None
-        self._writer = SummaryWriter(str(directory), purge_step=purge)
+        self._writer = events.SummaryWriter(str(directory), purge_step=purge)
 
     def write(self, row: Row) -> None:
         for name, value in row.items():

@@ -67,7 +67,8 @@ def reports(text: str) -> Iterator[Report]:
 
 def accesses(folder: Path, target: str) -> dict[str, Counter[str]]:
     """How often each kernel's PTX has each kind of global access."""
-    (ptx,) = folder.glob(f"*{target.replace('sm', 'compute')}*.ptx")
+    several = list(folder.glob(f"*{target.replace('sm', 'compute')}*.ptx"))
+    (ptx,) = several or folder.glob("*.ptx")  # nvcc names it after its target only where there are several
     entries = re.findall(r"\.entry (\w+)\((.*?)\n\}\n", ptx.read_text(), re.DOTALL)
     return {name: Counter(re.findall(r"\b((?:ld|st)\.global[\w.]*)", body)) for name, body in entries}
 
