@@ -7,8 +7,8 @@ from types import ModuleType
 
 
 def needed(module: str, *, extra: str, by: str, package: str | None = None) -> ModuleType:
-    """The module, or an ImportError that says what needs it and which extra brings it. `package` is what to install, where
-    the module has another name."""
+    """The module, or an ImportError that says what needs it and which extra brings it. `package` is what to install
+    where the module has another name."""
     try:
         return importlib.import_module(module)
     except ImportError as error:
