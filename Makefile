@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # Python itself compiles the few files that are imported, and must be allowed to keep that for the next process.
 PIP := $(BIN)/pip install --quiet --no-compile
 unexport PYTHONDONTWRITEBYTECODE
-NATIVE_SOURCES := $(wildcard csrc/*.h $(patsubst %,csrc/%/*.*,kernels engine engine/layers simd bind))
+NATIVE_SOURCES := $(wildcard csrc/*.h $(patsubst %,csrc/%/*.*,kernels engine engine/layers simd bind abi))
 CPP := $(NATIVE_SOURCES) $(wildcard csrc/cuda/*)
 NATIVE := setup.py $(NATIVE_SOURCES)
 

@@ -16,6 +16,9 @@ from setuptools.command.build_ext import build_ext
 
 ROOT = Path(__file__).parent
 NATIVE = ("bind", "engine", "kernels", "simd")  # the parts of csrc/ that the extension is made of
+ABI = "csrc/abi/fastfed.cpp"  # with the kernels and the loops under them, the library for programs in C and C++
+LIBRARY = "libfastfed.so"
+NOT_IN_LIBRARY = ("products", "pools", "library")  # the engine's
 ALL_BINDINGS = "csrc/bind/all.cpp"
 IS_X86 = platform.machine().lower() in ("x86_64", "amd64")
 
@@ -68,7 +71,7 @@ def pybind11_headers() -> str:
 def extension() -> Extension:
     files = [file for place in NATIVE for file in (ROOT / "csrc" / place).rglob("*.cpp")]
     # The longest first, so that nothing is left to wait for; it includes the others of its directory.
-    sources = [ALL_BINDINGS, *sorted(str(file.relative_to(ROOT)) for file in files if file.parent.name != "bind")]
+    sources = [ALL_BINDINGS, ABI, *sorted(str(file.relative_to(ROOT)) for file in files if file.parent.name != "bind")]
     if not IS_X86:
         sources = [source for source in sources if not Path(source).stem.endswith(("_avx2", "_avx512"))]
     return Extension(
@@ -99,7 +102,29 @@ class BuildExtension(build_ext):
                 ext.optional = True
             self.extensions = []
 
+    def library_path(self) -> Path:
+        return Path(self.get_ext_fullpath("fastfed._core")).parent / LIBRARY
+
+    def get_outputs(self) -> list[str]:
+        return [*super().get_outputs(), *([str(self.library_path())] if self.extensions else [])]
+
+    def copy_extensions_to_source(self) -> None:
+        super().copy_extensions_to_source()
+        if self.extensions:
+            self.copy_file(str(Path(self.build_lib) / "fastfed" / LIBRARY), str(ROOT / "fastfed" / LIBRARY))
+
+    def link_library(self, objects: list[str]) -> None:
+        """The kernels once more, from the same objects, for whoever does not come from Python."""
+        wanted = [
+            one
+            for one in objects
+            if Path(one).parent.name in ("abi", "kernels", "simd") and not Path(one).stem.startswith(NOT_IN_LIBRARY)
+        ]
+        options = ["-fopenmp", "-Wl,--no-undefined"] if sys.platform == "linux" else ["-fopenmp"]
+        self.compiler.link_shared_object(wanted, str(self.library_path()), extra_postargs=options, target_lang="c++")
+
     def build_extension(self, ext: Extension) -> None:
+        compiled: list[str] = []
         compile_all = self.compiler.compile
 
         def compile_one(source: str, **options: object) -> list[str]:
@@ -109,10 +134,14 @@ class BuildExtension(build_ext):
         def compile_side_by_side(sources: list[str], **options: object) -> list[str]:
             with ThreadPoolExecutor(os.cpu_count()) as pool:
                 jobs = [pool.submit(compile_one, source, **options) for source in sources]
-                return [obj for job in jobs for obj in job.result()]
+                compiled[:] = [obj for job in jobs for obj in job.result()]
+            # The extension does without the names of C.
+            return [obj for obj in compiled if Path(obj).parent.name != "abi"]
 
         self.compiler.compile = compile_side_by_side
         super().build_extension(ext)
+        if compiled:
+            self.link_library(compiled)
 
 
 # kernels/, bench/ and csrc/ are parts of the package: links in fastfed/ put them in their place, so that every checkout

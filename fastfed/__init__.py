@@ -20,6 +20,7 @@ from . import (
     tune,
 )
 from ._version import __version__
+from .abi import get_include, get_library
 from .packing import Packing
 from .record.history import History
 from .simulation import Simulation
@@ -35,6 +36,8 @@ __all__ = [
     "data",
     "exchange",
     "fleet",
+    "get_include",
+    "get_library",
     "hooks",
     "kernels",
     "methods",

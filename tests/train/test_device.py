@@ -132,7 +132,7 @@ def test_same_bits_for_any_chunk_of_large_models(case: Case, monkeypatch: pytest
         assert_same_bits(run_in_chunks(case, clients, monkeypatch), whole)
 
 
-@pytest.mark.parametrize("rule", ["sgd", "adam delayed by epochs", "sm3"])
+@pytest.mark.parametrize("rule", [pytest.param("sgd", marks=pytest.mark.exhaustive), "adam delayed by epochs", "sm3"])
 def test_same_bits_for_any_chunk_where_rules_are_fused(rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
     case = Case("mlp", (rule,))
     whole = run(case, "device", measure_cosine=False)
@@ -294,7 +294,7 @@ def given_to(name: str) -> tuple[nn.Module, Examples, RoundWork]:
                                                        optimizers=(rule,))  # fmt: skip
 
 
-@pytest.mark.parametrize("fused", [True, False])
+@pytest.mark.parametrize("fused", [True, pytest.param(False, marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize("name", MODELS)
 def test_shapes_beyond_one_tile(name: str, fused: bool) -> None:
     module, examples, work = given_to(name)
