@@ -30,17 +30,17 @@ typedef struct {
   int of_delta;
 } fastfed_server_numbers;
 
-/* `formula`: "sgd", "momentum", "adam", "yogi" or "ams". Vectors have d elements; m, v and vmax are NULL where the formula
- * has none: sgd has none of them, momentum has m, adam and yogi have m and v, ams has all. With beta1 = 0, m may be NULL
- * (it would equal the delta). Moves x and the moments in place. */
+/* `formula`: "sgd", "momentum", "adam", "yogi" or "ams". Vectors have d elements; m, v and vmax are NULL where the
+ * formula has none: sgd has none of them, momentum has m, adam and yogi have m and v, ams has all. With beta1 = 0, m
+ * may be NULL (it would equal the delta). Moves x and the moments in place. */
 int fastfed_server_step_f32(const char* formula, int64_t d, float* x, const float* delta, float* m, float* v,
                             float* vmax, const fastfed_server_numbers* numbers, int threads);
 int fastfed_server_step_f64(const char* formula, int64_t d, double* x, const double* delta, double* m, double* v,
                             double* vmax, const fastfed_server_numbers* numbers, int threads);
 
-/* The same along the sum of weights[i] * rows[i] over the clients, which never exists in memory; rows[i] has d elements.
- * Where `subtract` is not 0, rows are the clients' models, and the sum is of weights[i] * (rows[i] - x). A model in
- * several arrays takes a call for each. */
+/* The same along the sum of weights[i] * rows[i] over the clients, which never exists in memory; rows[i] has d
+ * elements. Where `subtract` is not 0, rows are the clients' models, and the sum is of weights[i] * (rows[i] - x). A
+ * model in several arrays takes a call for each. */
 int fastfed_aggregate_step_f32(const char* formula, int64_t d, float* x, int64_t clients, const float* const* rows,
                                const float* weights, int subtract, float* m, float* v, float* vmax,
                                const fastfed_server_numbers* numbers, int threads);
