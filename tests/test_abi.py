@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -48,15 +50,18 @@ def drawn(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> tor
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)
 
 
-@pytest.mark.skipif(shutil.which("c++") is None, reason="c++ is not on PATH")
+@pytest.mark.skipif(not (shutil.which("c++") and shutil.which("bash")), reason="c++ or bash is not on PATH")
 def test_the_example_of_the_page(tmp_path: Path) -> None:
-    (source,) = re.findall(r"^```cpp\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
-    file, program = tmp_path / "adam.cpp", tmp_path / "adam"
-    file.write_text(source)
-    home = str(Path(ff.get_library()).parent)
-    options = ["-Wall", "-Wextra", "-Werror", "-I", ff.get_include(), ff.get_library(), f"-Wl,-rpath,{home}"]
-    subprocess.run(["c++", str(file), *options, "-o", str(program)], check=True)
-    said = subprocess.run([str(program)], capture_output=True, text=True, check=True).stdout
+    """And its commands, as they stand there."""
+    source, commands = (
+        re.findall(rf"^```{language}\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)[0]
+        for language in ("cpp", "text")
+    )
+    (tmp_path / "adam.cpp").write_text(source)
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    environment = {**os.environ, "PATH": path}
+    shell = ["bash", "-e", "-c", commands]
+    said = subprocess.run(shell, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True).stdout
     x = torch.ones(5)
     rows = torch.stack([torch.arange(1.0, 6.0), torch.zeros(5)])
     state = ff.kernels.server_state("adam", x, v0=1e-6)
