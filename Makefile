@@ -13,7 +13,7 @@ NATIVE := setup.py $(NATIVE_SOURCES)
 # Where a compiler is, a failing build must stop us: otherwise the C++ backend would silently go untested.
 export FASTFED_REQUIRE_EXTENSION ?= $(if $(shell command -v $(CXX) 2>/dev/null),1,)
 
-.PHONY: help run test device-proof rule-proof bench gpu lint style types clean
+.PHONY: help run test device-proof rule-proof wheel bench gpu lint style types clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -40,6 +40,9 @@ device-proof: $(VENV)/.built ## every test of the Triton kernels at the tile siz
 
 rule-proof: $(VENV)/.built ## add the rules of docs/adding_a_rule.md to a scratch copy, build it, run them on every backend
 	$(BIN)/pytest -m exhaustive tests/test_docs.py
+
+wheel: $(VENV)/.built ## dist/: one wheel for every torch, built in isolation, tried in an environment of its own (TORCH="torch==2.11.0")
+	.ci/wheel
 
 bench: $(VENV)/.built ## time every kernel and whole rounds beside their peers
 	$(BIN)/fastfed doctor

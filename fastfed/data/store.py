@@ -151,12 +151,17 @@ class Examples:
     targets: Tensor | Sparse
 
     def __post_init__(self) -> None:
+        for name, kinds in (("inputs", (Tensor, Sparse, Pixels)), ("targets", (Tensor, Sparse))):
+            value = getattr(self, name)
+            wanted = "a float32 or int64 tensor, or " + " or ".join(kind.__name__ for kind in kinds[1:])
+            if not isinstance(value, kinds):
+                hint = "; ff.data.as_dataset and ff.data.from_arrays take arrays of NumPy"
+                given = type(value)
+                raise TypeError(f"{name}: must be {wanted}, got {given.__module__}.{given.__qualname__}{hint}")
+            if isinstance(value, Tensor) and value.dtype not in (torch.float32, torch.int64):
+                raise TypeError(f"{name}: must be {wanted}, got {value.dtype}")
         if len(self.inputs) != len(self.targets):
             raise ValueError(f"targets: has {len(self.targets)} rows, inputs has {len(self.inputs)}")
-        for name in ("inputs", "targets"):
-            value = getattr(self, name)
-            if isinstance(value, Tensor) and value.dtype not in (torch.float32, torch.int64):
-                raise TypeError(f"{name}: must be float32, int64, Sparse or (inputs) Pixels, got {value.dtype}")
 
     def __len__(self) -> int:
         return len(self.targets)

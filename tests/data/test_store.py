@@ -107,8 +107,17 @@ def sparse_of(**changed: Any) -> Sparse:
         ("targets", lambda: Examples(numbers(3, 2), torch.zeros(4).long())),
         ("targets", lambda: Examples(numbers(3, 2), torch.zeros(3).int())),
         ("inputs", lambda: Examples(numbers(3, 2).double(), torch.zeros(3).long())),
+        ("inputs", lambda: Examples(numbers(3, 2).numpy(), torch.zeros(3).long())),  # type: ignore[arg-type]
+        ("targets", lambda: Examples(numbers(3, 2), torch.zeros(3).long().numpy())),  # type: ignore[arg-type]
+        ("targets", lambda: Examples(numbers(3, 2), Pixels(torch.zeros(3, 1, 4, 4, dtype=torch.uint8)))),  # type: ignore[arg-type]
     ],
 )
 def test_bad_input_is_named(name: str, make: Any) -> None:
     with pytest.raises((TypeError, ValueError), match=f"^{name}: "):
         make()
+
+
+def test_arrays_of_numpy_are_sent_where_they_are_taken() -> None:
+    sentence = "inputs: must be a float32 or int64 tensor, or Sparse or Pixels, got numpy.ndarray; ff.data.as_dataset"
+    with pytest.raises(TypeError, match=f"^{sentence}"):
+        Examples(numbers(3, 2).numpy(), torch.zeros(3).long())  # type: ignore[arg-type]

@@ -16,7 +16,7 @@ from .terminal import FAILED, INTERRUPTED, complain, console, say
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
-    from ..sweep import Plan, PointOutcome, SweepOutcome
+    from ..sweep import Plan, PointOutcome, Shard, SweepOutcome
     from ..sweep.runner import Event, Tell
 
 _MOST_POINTS_SHOWN = 20
@@ -42,6 +42,25 @@ Select = Annotated[
     ),
 ]
 LastRounds = Annotated[int | None, typer.Option(min=1, help="Judge by means over so many last rounds, as AFO by 100.")]
+ShardOption = Annotated[
+    str | None,
+    typer.Option(
+        "--shard",
+        metavar="I/N",
+        help="Run only the I-th of N parts of the points, as in 2/4; others run the rest, on a disk that is shared "
+        "or into directories that are put together later.",
+        show_default=False,
+    ),
+]
+PoolOption = Annotated[
+    str | None,
+    typer.Option(
+        "--pool",
+        metavar="dask://HOST:PORT",
+        help="Let the workers of a Dask cluster run the points; they share this machine's disk.",
+        show_default=False,
+    ),
+]
 Halve = Annotated[bool, typer.Option("--halve", help="Successive halving: drop the worse after a few rounds.")]
 
 
@@ -56,6 +75,8 @@ def sweep(
     resume: Annotated[bool, typer.Option("--resume", help="Run only what is missing there, or unfinished.")] = False,
     jobs: Annotated[int | None, typer.Option(min=1, help="Points at once. Default: as many as cores.")] = None,
     threads: Threads = None,
+    shard: ShardOption = None,
+    pool: PoolOption = None,
     metric: Metric = None,
     select: Select = None,
     last: Annotated[int | None, typer.Option(min=1, help="Judge by the mean of so many last evaluations.")] = None,
@@ -63,7 +84,9 @@ def sweep(
     halve: Halve = False,
     eta: Annotated[int, typer.Option(min=2, help="With --halve: one in so many goes on.")] = 3,
     quiet: Annotated[bool, typer.Option("--quiet", help="Say nothing unless something fails.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object per run, at the end.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print a JSON object per run, at the end; or per point.")
+    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say which points there are.")] = False,
 ) -> None:
     """Run a configuration over a grid.
@@ -74,7 +97,8 @@ def sweep(
 
     Settings are chosen by one column (--select), and another is reported (--metric), so that a test set does not choose
     what is shown of it. A point that diverges is a finding; one that fails is told, the others go on, and the exit code
-    is 1. Ctrl-C lets points in flight leave checkpoints (exit code 130).
+    is 1. Ctrl-C lets points in flight leave checkpoints (exit code 130). Points that another process is at work on are
+    passed over: several may share one sweep, each with --resume or a --shard of its own.
 
     Example: fastfed sweep digits.toml --grid client.lr=1e-3:1e0:log7 server.lr=0.01,0.1,1 --seeds 3
     """
@@ -94,15 +118,24 @@ def sweep(
     )
     for text, names in plan.skipped.items():
         complain(f"--set {text}: left out for {', '.join(names)}, which would ignore it")
+    part = sweeps.Shard() if shard is None else sweeps.Shard.of(shard)
     if dry_run:
-        _show_plan(plan, jobs, threads)
+        _list_plan(plan, part) if as_json else _show_plan(plan, part, jobs, threads)
         return
     home = default_home("sweeps", file, data) if out is None else out
     if resume and not sweeps.holds_sweep(home) and not quiet:
         complain(f"{home}: holds no sweep to go on with; it starts from the beginning")
     with _told(quiet or as_json) as tell:
         swept = sweeps.carry_out(
-            plan, home, resume=resume, jobs=jobs, threads=threads, eta=eta if halve else None, tell=tell
+            plan,
+            home,
+            resume=resume,
+            jobs=jobs,
+            threads=threads,
+            eta=eta if halve else None,
+            shard=part,
+            pool=pool,
+            tell=tell,
         )
     _conclude(swept, quiet, as_json)
 
@@ -176,18 +209,30 @@ def _value(one: PointOutcome) -> str:
 # ---- when it ends ---------------------------------------------------------------------------------------------------
 
 
-def _show_plan(plan: Plan, jobs: int | None, threads: int | None) -> None:
+def _list_plan(plan: Plan, shard: Shard) -> None:
+    """For other programs: a JSON object per point."""
+    import json
+
+    from ..sweep.results import identity
+
+    for point in shard.own(plan.points):
+        print(json.dumps(identity(plan, point), default=str))
+
+
+def _show_plan(plan: Plan, shard: Shard, jobs: int | None, threads: int | None) -> None:
     from ..sweep.runner import shares
     from ..sweep.transfer import tuned_points
 
-    at_once, each = shares(len(plan.points), jobs, threads or plan.threads)
-    say(f"{len(plan.points):,} runs, {at_once} at once with {each} thread{'s' if each > 1 else ''} each")
+    points = shard.own(plan.points)
+    at_once, each = shares(len(points), jobs, threads or plan.threads)
+    part = "" if shard.is_all else f" of {len(plan.points):,}"
+    say(f"{len(points):,} runs{part}, {at_once} at once with {each} thread{'s' if each > 1 else ''} each")
     if plan.spec.tune_on:
         say(f"{len(tuned_points(plan)):,} of them to tune on; of the others, only those with what is chosen there")
-    for point in plan.points[:_MOST_POINTS_SHOWN]:
+    for point in points[:_MOST_POINTS_SHOWN]:
         say(f"  {point.label}, seed {point.seed}")
-    if len(plan.points) > _MOST_POINTS_SHOWN:
-        say(f"  and {len(plan.points) - _MOST_POINTS_SHOWN:,} more")
+    if len(points) > _MOST_POINTS_SHOWN:
+        say(f"  and {len(points) - _MOST_POINTS_SHOWN:,} more")
 
 
 def _conclude(swept: SweepOutcome, quiet: bool, as_json: bool) -> None:
@@ -218,9 +263,12 @@ def _exit(swept: SweepOutcome) -> None:
     for one in swept.failed:
         complain(f"{one.point.label}, seed {one.point.seed}: {one.error}")
     if swept.interrupted:
-        done = sum(one.status not in ("waiting", "interrupted") for one in swept.outcomes)
+        done = sum(one.status not in ("waiting", "interrupted", "elsewhere") for one in swept.outcomes)
         complain(f"interrupted with {done} of {len(swept.outcomes)} runs finished; --resume goes on")
         raise typer.Exit(INTERRUPTED)
+    if swept.elsewhere:
+        away = f"{len(swept.elsewhere)} of {len(swept.outcomes)} runs are left to other processes"
+        complain(f"{away}; when they are done, the same command with --resume tells of all")
     if swept.failed:
         complain(f"{len(swept.failed)} of {len(swept.outcomes)} runs failed; --resume tries them again")
         raise typer.Exit(FAILED)

@@ -55,9 +55,9 @@ def create(path: str | Path, config: Config, sim: Simulation) -> Path:
     return home
 
 
-def refuse_existing(path: str | Path) -> None:
-    """An error where a new run would meet another one."""
-    if holds_run(path):
+def refuse_existing(path: str | Path, allow_run: bool = False) -> None:
+    """An error where a new run would meet another one (unless it is to go on with that), or what is no directory."""
+    if holds_run(path) and not allow_run:
         raise RunExists(_taken(Path(path)))
     if Path(path).exists() and not Path(path).is_dir():
         raise RunExists(f"{path}: is a file, and a run needs a directory; use another --out")

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
 import time
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from ...data import Federation
 from ...files import write_whole
+from ...hooks import Hooked
 from ...saved import checkpoint as checkpoints
 from ...simulation import Simulation
 from ..config import CHANGE_NO_RESULT, Config, ConfigError, parse
@@ -27,13 +26,13 @@ from .directory import (
     TRACEBACK,
     DamagedRun,
     Run,
-    RunExists,
     RunFailed,
     holds_run,
     read,
     read_json,
     update,
 )
+from .lock import alone
 
 _ENDS_IT = ("run.rounds", "run.until_clock", "run.target")  # --resume may change them: the rounds that were run stay
 
@@ -45,28 +44,33 @@ def execute(
     resume: bool = False,
     progress: bool | None = None,
     fed: Federation | None = None,
+    hooks: Sequence[Hooked] = (),
 ) -> Run:
     """Runs a configuration in a directory. With `resume` it goes on with the run that is there, if there is one; what
     is finished stays as it is.
 
-    `progress` as in ``Simulation.run``; `fed` where the data is loaded already. Raises `ConfigError` or `RunExists`
-    before anything of a run is changed, `RunFailed` if it breaks down; Ctrl-C leaves a checkpoint, and is passed on.
+    `progress` and `hooks` as in ``Simulation.run``; `fed` where the data is loaded already. Raises `ConfigError` or
+    `RunExists` (`RunBusy` where another process is at work on the run) before anything of a run is changed, `RunFailed`
+    if it breaks down; Ctrl-C leaves a checkpoint, and is passed on.
     """
     home = Path(path)
-    sim = None
-    if not resume or not holds_run(home):
-        refuse_existing(home)
-        sim = config.simulation(fed)
-        create(home, config, sim)
-    elif is_finished(config, home):
+    refuse_existing(home, allow_run=resume)
+    if resume and holds_run(home) and is_finished(config, home):
         return read(home)
     with alone(home):
-        sim = _resumed(config, home, fed) if sim is None else sim
+        sim = _resumed(config, home, fed) if resume and holds_run(home) else _begun(config, home, fed)
         with _noting_its_end(home):
             asked = {**config.run_settings, "until": config.run_settings.get("rounds")}
             asked.pop("rounds", None)
-            sim.run(**asked, checkpoint=home / CHECKPOINT, log=home / ROUNDS, progress=progress)
+            sim.run(**asked, checkpoint=home / CHECKPOINT, log=home / ROUNDS, progress=progress, hooks=hooks)
     return read(home)
+
+
+def _begun(config: Config, home: Path, fed: Federation | None) -> Simulation:
+    refuse_existing(home)  # before the data is loaded
+    sim = config.simulation(fed)
+    create(home, config, sim)
+    return sim
 
 
 def is_finished(config: Config, path: str | Path) -> bool:
@@ -139,23 +143,6 @@ def _resumed(config: Config, home: Path, fed: Federation | None) -> Simulation:
         write_whole(home / CONFIG, config.toml())
         update(home, status="running", error=None, finished=None, **circumstances(sim))
     return sim
-
-
-@contextmanager
-def alone(home: Path) -> Iterator[None]:
-    """Nobody else goes on with the run meanwhile. The lock is the system's, which lets go of it whatever becomes of us;
-    a disk without locks does without."""
-    handle = os.open(home, os.O_RDONLY)
-    try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise RunExists(f"{home}: another process is at work on this run; wait for it, or stop it") from None
-        except OSError:
-            pass
-        yield
-    finally:
-        os.close(handle)
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from .grid import GridAxis, parse_axis
 from .outcome import PointOutcome
 from .points import Plan, Point, plan
 from .runner import SweepOutcome, carry_out, holds_sweep
+from .shard import Shard
 from .spec import Spec, Variant, Window
 
 __all__ = [
@@ -15,6 +16,7 @@ __all__ = [
     "Plan",
     "Point",
     "PointOutcome",
+    "Shard",
     "Spec",
     "SweepOutcome",
     "Variant",

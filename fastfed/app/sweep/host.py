@@ -23,7 +23,7 @@ import signal
 import socket
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -32,11 +32,12 @@ from typing import Any
 import torch
 
 from ...data import Federation
+from ...hooks import Hooked
 from .. import runs
 from ..config import Config, ConfigError, parse
 from ..config.source import Data, Source
 from ..errors import first_line
-from .outcome import DONE, FAILED, INTERRUPTED
+from .outcome import DONE, ELSEWHERE, FAILED, INTERRUPTED
 from .points import shortened, with_threads
 
 ENVIRONMENT = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS"), "1")
@@ -60,7 +61,7 @@ class Host:
         self._events = events
         self._tasks: deque[Task] = deque()
         self._children: dict[int, _Child] = {}  # by the file descriptor that their result comes from
-        self._store = _Store()
+        self._store = DataStore()
         self._selector = selectors.DefaultSelector()
         self._more, self._stopping = True, False
         self._unread = b""
@@ -122,7 +123,7 @@ class Host:
             config = shortened(parse(task["tables"]), task["rounds"])
             fed = self._store.get(task, config.data, lambda name: self._tell(event="loading", data=name))
         except Exception as error:  # the data: all others may be there
-            self._tell(event="finished", task=task["task"], status=FAILED, error=_sentence(error))
+            self._tell(event="finished", task=task["task"], status=FAILED, error=sentence_of(error))
             return
         if not self._more:
             self._store.keep(self._tasks)
@@ -144,7 +145,7 @@ class Host:
                     os.close(inherited)
                 torch.set_num_threads(self.threads)
                 config = with_threads(config, self.threads)
-                os.write(writes, json.dumps(_carry_out(task, config, fed)).encode())
+                os.write(writes, json.dumps(run_point(task, config, fed)).encode())
             finally:
                 os._exit(0)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
@@ -176,17 +177,19 @@ class _Child:
             os.kill(self.pid, number)
 
 
-def _carry_out(task: Task, config: Config, fed: Federation) -> dict[str, Any]:
-    """Runs a point, or goes on with it; in the forked process."""
+def run_point(task: Task, config: Config, fed: Federation, hooks: Sequence[Hooked] = ()) -> dict[str, Any]:
+    """Runs a point, or goes on with it; in a process of its own. Says its status, and the sentence where it failed."""
     home = Path(task["home"])
     try:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
         _clear_unborn(home)
-        runs.execute(config, home, resume=runs.holds_run(home), progress=False, fed=fed)
+        runs.execute(config, home, resume=True, progress=False, fed=fed, hooks=hooks)
     except KeyboardInterrupt:
         return {"status": INTERRUPTED, "error": None}
+    except runs.RunBusy:
+        return {"status": ELSEWHERE, "error": None}
     except Exception as error:
-        return {"status": FAILED, "error": _sentence(error)}
+        return {"status": FAILED, "error": sentence_of(error)}
     return {"status": DONE, "error": None}
 
 
@@ -198,7 +201,8 @@ def _clear_unborn(home: Path) -> None:
                 shutil.rmtree(home)
 
 
-def _sentence(error: Exception) -> str:
+def sentence_of(error: Exception) -> str:
+    """An error as a sweep tells it."""
     first = first_line(error)
     known = (ConfigError, runs.RunExists, runs.DamagedRun, runs.RunFailed)
     return first if isinstance(error, known) and first else f"{type(error).__name__}: {first}"
@@ -220,7 +224,7 @@ def _killed(task: Task, status: int) -> dict[str, Any]:
 # ---- data -----------------------------------------------------------------------------------------------------------
 
 
-class _Store:
+class DataStore:
     """The data sets that points need: each is loaded once, and so is each file that several of them deal anew."""
 
     def __init__(self) -> None:

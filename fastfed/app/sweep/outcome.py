@@ -14,12 +14,14 @@ from .points import Point
 from .spec import TRAIN_LOSS, Spec
 
 DONE, FAILED, INTERRUPTED, WAITING, UNTUNED = "done", "failed", "interrupted", "waiting", "not tuned"
+ELSEWHERE = "elsewhere"
 
 
 @dataclass(frozen=True)
 class PointOutcome:
     """`status` is "done", "diverged at round N", "dropped at round N" (by halving), "failed", "interrupted", "waiting",
-    or "not tuned" (`tune_on` found no settings for it); `error` a sentence that says why it failed. `value` is the mean
+    "elsewhere" (another process is at work on it, or it belongs to another shard and has not been run), or "not tuned"
+    (`tune_on` found no settings for it); `error` a sentence that says why it failed. `value` is the mean
     of the last evaluations of the metric, None where there is none, one was not finite, or the run diverged (the model
     that it still evaluates is one from before); `best` the best of all. `choice` is the same of the column `select`, by
     which settings are chosen. `prior` is the metric of who learns nothing but frequencies. `curve` has [round, value]

@@ -1,4 +1,4 @@
-"""This side of the host process: starting it, giving it points, hearing what becomes of them."""
+"""Who runs a sweep's points: here the host process of this machine, `dask_pool` a cluster."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from ..runs import RunFailed
 from .points import Point
@@ -19,8 +19,33 @@ from .points import Point
 _PROGRAM = "from fastfed.app.sweep.host import main; main()"
 
 
-class Pool:
-    """Runs points, `jobs` at once, with `threads` threads each. The host is started when there is one to run."""
+class Pool(Protocol):
+    """Runs points, and says what becomes of them."""
+
+    def __enter__(self) -> Pool: ...
+
+    def __exit__(self, *error: object) -> None:
+        """Lets go of all that it has; if an error brought us here, points in flight leave checkpoints first."""
+
+    def run(self, tasks: Iterable[tuple[Point, Path]], rounds: int | None, is_last: bool) -> Iterator[dict[str, Any]]:
+        """Runs points in their directories, to their ends or for so many `rounds`, and yields events until all have
+        finished or been stopped. No other points come after the `is_last` batch."""
+
+    def stop(self) -> None:
+        """Points in flight leave checkpoints; the second time they are ended at once. For signal handlers."""
+
+
+def tasks_of(points: Iterable[tuple[Point, Path]], rounds: int | None) -> list[dict[str, Any]]:
+    """What the process that runs a point is told of it."""
+    return [
+        {"task": point.name, "home": str(home.absolute()), "tables": point.tables, "rounds": rounds}
+        for point, home in points
+    ]
+
+
+class LocalPool:
+    """Runs points in processes of this machine, `jobs` at once, with `threads` threads each. Their host is started when
+    there is one to run."""
 
     def __init__(self, jobs: int, threads: int) -> None:
         self._shares = (str(jobs), str(threads))
@@ -40,7 +65,7 @@ class Pool:
             )
         return self._process
 
-    def __enter__(self) -> Pool:
+    def __enter__(self) -> LocalPool:
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -52,12 +77,9 @@ class Pool:
             self._process.wait()
 
     def run(self, tasks: Iterable[tuple[Point, Path]], rounds: int | None, is_last: bool) -> Iterator[dict[str, Any]]:
-        """Runs points in their directories, to their ends or for so many `rounds`, and yields events until all have
-        finished or been stopped. After the `is_last` batch the host lets go of data that nobody needs any more."""
-        waiting, lines = set(), []
-        for point, home in tasks:
-            waiting.add(point.name)
-            lines.append({"task": point.name, "home": str(home.absolute()), "tables": point.tables, "rounds": rounds})
+        """As `Pool` says. After the `is_last` batch the host lets go of data that nobody needs any more."""
+        lines = tasks_of(tasks, rounds)
+        waiting = {line["task"] for line in lines}
         if not lines or self.stopping:
             return
         host = self._host()

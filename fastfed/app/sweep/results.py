@@ -11,6 +11,7 @@ from typing import Any
 
 from ...files import write_whole
 from .outcome import PointOutcome, chosen_by, judged_by
+from .points import Plan, Point
 from .runner import SweepOutcome
 
 CSV, JSON = "results.csv", "results.json"
@@ -21,13 +22,19 @@ def rows(swept: SweepOutcome) -> list[dict[str, Any]]:
     return [_row(swept, one) for one in swept.outcomes]
 
 
-def _row(swept: SweepOutcome, one: PointOutcome) -> dict[str, Any]:
-    point = one.point
+def identity(plan: Plan, point: Point) -> dict[str, Any]:
+    """The columns that say which run a row is of."""
     return {
         "point": point.name,
-        **({"variant": point.variant} if swept.plan.spec.variants else {}),
-        **{key: point.settings.get(key) for key in swept.plan.keys},
+        **({"variant": point.variant} if plan.spec.variants else {}),
+        **{key: point.settings.get(key) for key in plan.keys},
         "seed": point.seed,
+    }
+
+
+def _row(swept: SweepOutcome, one: PointOutcome) -> dict[str, Any]:
+    return {
+        **identity(swept.plan, one.point),
         "status": one.status,
         "metric": one.metric,
         "value": one.value,

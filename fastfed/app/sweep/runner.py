@@ -17,9 +17,10 @@ from .. import runs
 from ..config import ConfigError
 from ..doctor import machine
 from . import halving, transfer
-from .outcome import DONE, FAILED, INTERRUPTED, WAITING, PointOutcome, better, look
+from .outcome import DONE, ELSEWHERE, FAILED, INTERRUPTED, WAITING, PointOutcome, better, look
 from .points import Plan, Point, shortened
-from .pool import Pool, interrupts
+from .pool import LocalPool, Pool, interrupts
+from .shard import Shard
 
 SWEEP, POINTS = "sweep.json", "points"
 
@@ -54,8 +55,14 @@ class SweepOutcome:
         """Points that failed. Those that diverged did not: that is a finding."""
         return [one for one in self.outcomes if one.status == FAILED]
 
+    @property
+    def elsewhere(self) -> list[PointOutcome]:
+        """Points that other processes are at work on, or other shards have before them."""
+        return [one for one in self.outcomes if one.status == ELSEWHERE]
+
 
 Tell = Callable[[Event], None]
+WHOLE = Shard()
 
 
 def carry_out(
@@ -66,6 +73,8 @@ def carry_out(
     jobs: int | None = None,
     threads: int | None = None,
     eta: int | None = None,
+    shard: Shard = WHOLE,
+    pool: str | None = None,
     tell: Tell = lambda event: None,
 ) -> SweepOutcome:
     """Runs a plan's points into a directory. With `resume`, those that are finished there are kept.
@@ -74,17 +83,42 @@ def carry_out(
     the file's run.threads, or the cores that are left for each); neither changes a result. `eta` turns successive
     halving on. A point that fails is told and the others go on; Ctrl-C lets those in flight leave checkpoints, and the
     outcome says so.
+
+    Several may be at work on one directory, of one machine or of several that share a disk: a point that another has
+    is passed over ("elsewhere"). `shard` runs only a part of the points, and takes up a directory that holds the same
+    sweep. `pool` is the address of a cluster that runs them, "dask://HOST:PORT".
     """
     home = Path(out)
-    if eta is not None and plan.spec.tune_on:
-        raise ConfigError("--halve: does not go with sweep.tune_on, which runs some points after all others")
+    _check_goes_together(plan, eta, shard, pool, jobs)
     rungs: Sequence[int | None] = [None] if eta is None else halving.rungs(plan, eta)
     transfer.tuned_points(plan)  # refuses what is not there before a directory is made
+    at_work = _pool(pool, len(shard.own(plan.points)), jobs, threads or plan.threads)
+    resume |= not shard.is_all and _holds_the_same(home, plan)
     _prepare(home, plan, resume)
-    sweep = _Sweep(plan, home, tell, resume, eta, rungs)
-    with Pool(*shares(len(plan.points), jobs, threads or plan.threads)) as pool, interrupts(sweep.stopper(pool)):
-        sweep.go(pool)
+    sweep = _Sweep(plan, home, tell, resume, eta, rungs, shard)
+    with at_work, interrupts(sweep.stopper(at_work)):
+        sweep.go(at_work)
     return sweep.outcome()
+
+
+def _check_goes_together(plan: Plan, eta: int | None, shard: Shard, pool: str | None, jobs: int | None) -> None:
+    if eta is not None and plan.spec.tune_on:
+        raise ConfigError("--halve: does not go with sweep.tune_on, which runs some points after all others")
+    if not shard.is_all and (eta is not None or plan.spec.tune_on):
+        option = "sweep.tune_on" if eta is None else "--halve"
+        raise ConfigError(f"--shard: does not go with {option}, which chooses among all points while it runs")
+    if shard.total > len(plan.points):
+        raise ConfigError(f"--shard: there are only {len(plan.points)} points, got {shard.number}/{shard.total}")
+    if pool is not None and jobs is not None:
+        raise ConfigError("--jobs: is for this machine; with --pool as many points run at once as there are workers")
+
+
+def _pool(address: str | None, points: int, jobs: int | None, threads: int | None) -> Pool:
+    if address is None:
+        return LocalPool(*shares(points, jobs, threads))
+    from .dask_pool import DaskPool
+
+    return DaskPool(address, threads)
 
 
 def shares(points: int, jobs: int | None, threads: int | None, cores: int | None = None) -> tuple[int, int]:
@@ -99,9 +133,17 @@ class _Sweep:
     """The state of a sweep that is being carried out."""
 
     def __init__(
-        self, plan: Plan, home: Path, tell: Tell, resume: bool, eta: int | None, rungs: Sequence[int | None]
+        self,
+        plan: Plan,
+        home: Path,
+        tell: Tell,
+        resume: bool,
+        eta: int | None,
+        rungs: Sequence[int | None],
+        shard: Shard,
     ) -> None:
         self.plan, self.home, self.eta, self.rungs, self._tell, self._resume = plan, home, eta, rungs, tell, resume
+        self._own = {point.name for point in shard.own(plan.points)}
         self.outcomes = {point.name: PointOutcome(point) for point in plan.points}
         self.words: list[str] = []
         self.done, self.total = 0, _expected(plan, eta, rungs)
@@ -124,6 +166,7 @@ class _Sweep:
         alive = transfer.tuned_points(self.plan)
         self._climb(pool, alive)
         if self.plan.spec.tune_on and not self.interrupted:
+            self._need_all(alive)
             self._transfer(pool, alive)
 
     def _transfer(self, pool: Pool, tuned: Sequence[Point]) -> None:
@@ -144,7 +187,16 @@ class _Sweep:
             if self.interrupted:
                 return
             if rounds != self.rungs[-1] and rounds is not None:
+                self._need_all(alive)
                 alive = self._halve(alive, rounds)
+
+    def _need_all(self, points: Sequence[Point]) -> None:
+        """Before something is chosen among points: none may be missing because another process has it."""
+        away = [point for point in points if self.outcomes[point.name].status == ELSEWHERE]
+        if away:
+            has = f"another process is at work on {away[0].label}, seed {away[0].seed}"
+            more = f" and {len(away) - 1} more" if len(away) > 1 else ""
+            raise runs.RunFailed(f"{self.home}: {has}{more}, among which is to be chosen; --resume when it is done")
 
     def _batch(self, pool: Pool, points: Sequence[Point], rounds: int | None, is_last: bool) -> None:
         pending = self._missing(points, rounds)
@@ -152,7 +204,10 @@ class _Sweep:
         for point in points:
             if point.name not in names:
                 self._finished(point, rounds, "kept")
-        tasks = [(point, self._home(point)) for point in _by_data(pending)]
+        others = [point for point in pending if point.name not in self._own]
+        for point in others:
+            self.outcomes[point.name] = PointOutcome(point, ELSEWHERE)
+        tasks = [(point, self._home(point)) for point in _by_data(pending) if point.name in self._own]
         for event in pool.run(tasks, rounds, is_last):
             if event["event"] == "loading":
                 self._say("loading", text=event["data"])
@@ -160,6 +215,9 @@ class _Sweep:
                 self._say("started", outcome=self.outcomes[event["task"]], pid=event["pid"])
             elif event["event"] == "finished":
                 self._finished(self.outcomes[event["task"]].point, rounds, "finished", event)
+        for point in points:  # by now others may have run what they had
+            if self.outcomes[point.name].status == ELSEWHERE and self._is_there(point, rounds):
+                self._finished(point, rounds, "kept")
 
     def _finished(
         self, point: Point, rounds: int | None, kind: Literal["kept", "finished"], event: dict[str, Any] | None = None
@@ -167,8 +225,10 @@ class _Sweep:
         outcome = look(point, self._home(point), self.plan.spec, rounds)
         if event is not None and event["status"] == FAILED:
             outcome = replace(outcome, status=FAILED, error=event["error"])
+        if event is not None and event["status"] == ELSEWHERE:
+            outcome = PointOutcome(point, ELSEWHERE)  # how far it has come is its own matter
         self.outcomes[point.name] = outcome
-        if outcome.status not in (INTERRUPTED, WAITING):
+        if outcome.status not in (INTERRUPTED, WAITING, ELSEWHERE):
             self.done += 1
         self._say(kind, outcome=outcome)
 
@@ -247,7 +307,21 @@ def _prepare(home: Path, plan: Plan, resume: bool) -> None:
     if not resume and holds_sweep(home):
         raise runs.RunExists(f"{home}: holds a sweep already; use --resume to go on, or another --out")
     home.mkdir(parents=True, exist_ok=True)
-    write_whole(home / SWEEP, json.dumps(asked(plan), indent=1, default=str) + "\n")
+    runs.check_locks(home)
+    write_whole(home / SWEEP, _as_text(plan))
+
+
+def _holds_the_same(home: Path, plan: Plan) -> bool:
+    """Whether a directory holds this very sweep; an error where it holds another."""
+    if not holds_sweep(home):
+        return False
+    if (home / SWEEP).read_text() != _as_text(plan):
+        raise runs.RunExists(f"{home}: holds another sweep, of which this is no shard; use another --out")
+    return True
+
+
+def _as_text(plan: Plan) -> str:
+    return json.dumps(asked(plan), indent=1, default=str) + "\n"
 
 
 def holds_sweep(home: str | Path) -> bool:

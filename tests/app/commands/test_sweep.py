@@ -140,6 +140,21 @@ def test_dry_run_writes_nothing(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
+def test_dry_run_for_other_programs(tmp_path: Path) -> None:
+    """Every point of a shard as JSON, all of them and nothing else."""
+    request = ("sweep", write(tmp_path), "--grid", "client.lr=1:2:lin30", "--seeds", "2", "--dry-run", "--json")
+    said = command(*request, "--out", tmp_path / "out")
+    assert (said.exit_code, said.stderr) == (0, "")
+    points = [json.loads(line) for line in said.stdout.splitlines()]
+    assert len(points) == 60
+    assert points[1] == {"point": "client.lr=1,seed=1", "client.lr": 1, "seed": 1}
+    part = command(*request, "--shard", "2/7")
+    assert [json.loads(line) for line in part.stdout.splitlines()] == points[1::7]
+    shown = command("sweep", write(tmp_path), "--grid", "client.lr=1:2:lin30", "--shard", "2/7", "--dry-run").stdout
+    assert shown.startswith("5 runs of 30, ")
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
@@ -147,6 +162,8 @@ def test_dry_run_writes_nothing(tmp_path: Path) -> None:
         (("--grid", "client.lr=1", "nonsense"), "fastfed: --grid: must be a dotted key and its values"),
         (("--grid", "client.lrr=1,2"), "client.lrr: client rule 'sgd' has no such option"),
         (("--metric", "accuracy"), "fastfed: --metric: the runs do not measure 'accuracy'"),
+        (("--grid", "client.lr=1,2", "--shard", "3/2"), "fastfed: --shard: must be i/n with 1 <= i <= n"),
+        (("--grid", "client.lr=1,2", "--pool", "ray://a"), "fastfed: --pool: must be the address of a scheduler"),
         (("--grid", "run.rounds=1,2", "--halve"), "fastfed: --halve: all points must have the same run.rounds"),
         (("--eta", "1"), "--eta"),
         (("--jobs", "0"), "--jobs"),
