@@ -113,7 +113,8 @@ template <class T> class CoverStep {
     sides.maxima = std::move(each);
   }
 
-  // The cut as one tile where the gradient is as given, else row by row in spans of the scratch buffer.
+  // The cut as one tile where the gradient is as given; else in spans of the scratch buffer: of a row, or of as many
+  // short rows as it holds.
   template <class Work>
   void for_pieces(std::int64_t client, const Coefficients& k, const Cut& cut, const AlignedArray<T>& minima, T* maxima,
                   Work work) const {
@@ -125,11 +126,12 @@ template <class T> class CoverStep {
       return;
     }
     alignas(64) T scratch[kSpan];
-    for (std::int64_t r = cut.row; r < cut.row + cut.rows; ++r)
+    const std::int64_t whole = cut.cols == matrix.cols ? std::max<std::int64_t>(1, kSpan / cut.cols) : 1;
+    for (std::int64_t r = cut.row; r < cut.row + cut.rows; r += whole)
       for (std::int64_t c = cut.col; c < cut.col + cut.cols; c += kSpan) {
-        const std::int64_t n = std::min(kSpan, cut.col + cut.cols - c);
-        const T* grad = gradient_.span(client, k, matrix.offset + r * matrix.cols + c, n, scratch);
-        work(tile(client, {cut.matrix, r, 1, c, n}, minima, maxima, grad, 0));
+        const std::int64_t rows = std::min(whole, cut.row + cut.rows - r), n = std::min(kSpan, cut.col + cut.cols - c);
+        const T* grad = gradient_.span(client, k, matrix.offset + r * matrix.cols + c, rows * n, scratch);
+        work(tile(client, {cut.matrix, r, rows, c, n}, minima, maxima, grad, n));
       }
   }
 

@@ -1,6 +1,7 @@
 // The loops behind vector_loops.h, compiled once per SIMD level with FF_LEVEL naming the level. Everything has internal
 // linkage: a function shared between levels by the linker could carry instructions that the machine does not have.
 
+#include <algorithm>
 #include <cstring>
 
 #if defined(__SSE2__)
@@ -120,9 +121,95 @@ FF_FN T covered_run(std::int64_t begin, std::int64_t end, std::int64_t cols, T* 
   return top;
 }
 
+// ---- narrow rows: row after row their vectors would be half empty, and each ends in a maximum over its lanes. Rows
+// that follow each other without a gap are worked as one run instead, with what belongs to rows and columns spread over
+// it.
+
+constexpr std::int64_t kNarrow = 32;  // columns of narrow rows, fewer than these
+constexpr std::int64_t kNarrowRun = 512;
+
+template <class T> struct NarrowRun {
+  alignas(64) T row_min[kNarrowRun + kNarrow], col_min[kNarrowRun + kNarrow], col_max[kNarrowRun];
+  alignas(64) T v[kNarrowRun + kNarrow] = {};  // beyond the run: zeros, which raise nothing
+};
+
+template <class T> FF_FN bool is_narrow(const Tile<T>& tile) {
+  return tile.cols < kNarrow && tile.rows > 1 && tile.stride == tile.cols && tile.grad_stride == tile.cols;
+}
+
+// What is in v, raised into the maxima of its rows: windows of twice the width, and again, until they are as wide as a
+// row. Spoils v.
+template <class T> FF_FN void raise_rows(std::int64_t rows, std::int64_t cols, T* v, T* __restrict row_max) {
+  std::int64_t width = 1;
+  while (width < cols) {
+    const std::int64_t further = width * 2 <= cols ? width : cols - width, n = rows * cols;
+#pragma omp simd
+    for (std::int64_t i = 0; i < n; ++i) v[i] = upper(v[i], v[i + further]);
+    width += further;
+  }
+  for (std::int64_t r = 0; r < rows; ++r) row_max[r] = upper(row_max[r], v[r * cols]);
+}
+
+// The maxima of a run's places, raised into those of their columns: the second half of its rows into the first, and
+// again, until one is left. Spoils them.
+template <class T> FF_FN void raise_columns(std::int64_t rows, std::int64_t cols, T* of_run, T* __restrict col_max) {
+  while (rows > 1) {
+    const std::int64_t half = (rows + 1) / 2, n = (rows - half) * cols;
+#pragma omp simd
+    for (std::int64_t i = 0; i < n; ++i) of_run[i] = upper(of_run[i], of_run[i + half * cols]);
+    rows = half;
+  }
+  for (std::int64_t c = 0; c < cols; ++c) col_max[c] = upper(col_max[c], of_run[c]);
+}
+
+// A row's numbers, or one number, again and again: each time a whole vector, whose end the next one writes over.
+template <class T> FF_FN void spread_row(std::int64_t rows, std::int64_t cols, const T* row, T* __restrict out) {
+  T wide[kNarrow] = {};
+  std::copy(row, row + cols, wide);
+  for (std::int64_t r = 0; r < rows; ++r)
+    for (std::int64_t c = 0; c < kNarrow; ++c) out[r * cols + c] = wide[c];
+}
+
+template <class T> FF_FN void spread_each(std::int64_t rows, std::int64_t cols, const T* each, T* __restrict out) {
+  for (std::int64_t r = 0; r < rows; ++r)
+    for (std::int64_t c = 0; c < kNarrow; ++c) out[r * cols + c] = each[r];
+}
+
+template <class T, class Direction, int Source, bool HasM>
+void narrow_tile(const Tile<T>& tile, T step, const DirectionNumbers<T>& k) {
+  NarrowRun<T> run;
+  const std::int64_t cols = tile.cols, most = kNarrowRun / cols;
+  if (Source != kKept) spread_row(most, cols, tile.col_min, run.col_min);
+  if (raises(Source)) std::fill(run.col_max, run.col_max + most * cols, T(0));
+  for (std::int64_t r = 0; r < tile.rows; r += most) {
+    const std::int64_t rows = std::min(most, tile.rows - r), at = r * cols, n = rows * cols;
+    if (Source != kKept) spread_each(rows, cols, tile.row_min + r, run.row_min);
+    T* __restrict x = tile.x + at;
+    T* __restrict m = HasM ? tile.m + at : nullptr;
+    T* __restrict nu = Source == kFreshKept || Source == kKept ? tile.nu + at : nullptr;
+    const T* __restrict g = tile.grad + at;
+#pragma omp simd
+    for (std::int64_t i = 0; i < n; ++i) {
+      const T v = nu_at<Source>(run.row_min[i], run.col_min[i], Source == kKept ? nu[i] : T(0), g[i], k);
+      T mi = HasM ? m[i] : T(0);
+      const T direction = Direction::of(g[i], mi, v, k);
+      x[i] = moved(x[i], direction, step);
+      if (HasM) m[i] = mi;
+      if (Source == kFreshKept) nu[i] = v;
+      if (raises(Source)) {
+        run.v[i] = v;
+        run.col_max[i] = upper(run.col_max[i], v);
+      }
+    }
+    if (raises(Source)) raise_rows(rows, cols, run.v, tile.row_max + r);
+  }
+  if (raises(Source)) raise_columns(most, cols, run.col_max, tile.col_max);
+}
+
 template <class T, class Direction, int Source, bool HasM>
 void covered_tile(const Tile<T>& tile, T step, const DirectionNumbers<T>& numbers) {
   const DirectionNumbers<T> k = numbers;
+  if (is_narrow(tile)) return narrow_tile<T, Direction, Source, HasM>(tile, step, k);
   const std::int64_t cols = tile.cols, whole = kHasMasks ? cols - cols % kLanes : cols;
   for (std::int64_t r = 0; r < tile.rows; ++r) {
     T* x = tile.x + r * tile.stride;
@@ -157,7 +244,25 @@ double covered_squares_tile(const Tile<T>& tile, const DirectionNumbers<T>& numb
   return sum;
 }
 
+template <class T> void narrow_maxima_tile(const Tile<T>& tile) {
+  NarrowRun<T> run;
+  const std::int64_t cols = tile.cols, most = kNarrowRun / cols;
+  std::fill(run.col_max, run.col_max + most * cols, T(0));
+  for (std::int64_t r = 0; r < tile.rows; r += most) {
+    const std::int64_t rows = std::min(most, tile.rows - r), n = rows * cols;
+    const T* __restrict g = tile.grad + r * cols;
+#pragma omp simd
+    for (std::int64_t i = 0; i < n; ++i) {
+      run.v[i] = g[i] * g[i];
+      run.col_max[i] = upper(run.col_max[i], run.v[i]);
+    }
+    raise_rows(rows, cols, run.v, tile.row_max + r);
+  }
+  raise_columns(most, cols, run.col_max, tile.col_max);
+}
+
 template <class T> void cover_maxima_tile(const Tile<T>& tile) {
+  if (is_narrow(tile)) return narrow_maxima_tile(tile);
   T* __restrict col_max = tile.col_max;
   for (std::int64_t r = 0; r < tile.rows; ++r) {
     const T* __restrict g = tile.grad + r * tile.grad_stride;

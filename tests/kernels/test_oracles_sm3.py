@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -127,3 +128,39 @@ def test_sm3_with_corrections_and_floor(backend: str, rule: str) -> None:
         rule, x, grads, {**pulled, **ours}, {"packing": packing}, lambda _, dtype: {"anchor": anchor.to(dtype)}
     )
     agree(backend, run, oracle)
+
+
+# About the widths at which loops change.
+NARROW = [(2, 1), (5, 2), (1200, 7), (257, 13), (700, 31), (300, 32), (90, 33)]
+
+
+@pytest.mark.backend
+@pytest.mark.parametrize("rule", SM3_RULES)
+@pytest.mark.parametrize(
+    "shape", [*NARROW[:2], (40, 7)] if SLOW else NARROW, ids=lambda shape: "x".join(map(str, shape))
+)
+def test_a_matrix_and_its_transpose_have_the_same_bits(backend: str, rule: str, shape: tuple[int, int]) -> None:
+    """SM3 does not know rows from columns. The one is a matrix of many short rows, the other of few long ones, which
+    loops work differently; with a given gradient and with one that is corrected, with and without stored moments."""
+    dtypes = (torch.float32, torch.float64) if backend in ("reference", "cpp") else (torch.float32,)
+    for dtype, options in itertools.product(dtypes, ({}, {"weight_decay": 0.1}, {"delay": 2})):
+        kept = {"delay_mode": "exact"} if "delay" in options and "sm3_1" not in rule else {}
+        upright, mu = _stepped(backend, rule, shape, False, dtype, kept, options)
+        lying, swapped = _stepped(backend, rule, shape, True, dtype, kept, options)
+        assert torch.equal(upright, lying.T)
+        assert torch.equal(mu, torch.cat([swapped[shape[1] :], swapped[: shape[1]]]))
+
+
+def _stepped(
+    backend: str, rule: str, shape: tuple[int, int], lying: bool, dtype: torch.dtype, kept: Any, options: Any
+) -> tuple[Tensor, Tensor]:
+    """A matrix of this shape, or its transpose, after three steps, and its mu."""
+    sizes = shape[::-1] if lying else shape
+    packing = ff.Packing.from_shapes({"w": sizes})
+    x = torch.zeros(packing.size, dtype=dtype)
+    state = ff.kernels.client_state(rule, x, packing=packing, **kept)
+    for step in range(3):
+        gradient, packed = normal(step, *shape, dtype=dtype), torch.zeros_like(x)
+        packed[packing.slots[0].span] = (gradient.T if lying else gradient).flatten()
+        ff.kernels.client_step(rule, x, packed, state, lr=0.1, backend=backend, **options)
+    return x[packing.slots[0].span].view(sizes), state["mu"]

@@ -25,7 +25,8 @@ def enter(*tensors):
         digest.update(t.contiguous().numpy().tobytes())
 
 generator = torch.Generator().manual_seed(7)
-packing = ff.Packing.from_shapes({"w": (37, 53), "c": (5, 3, 7), "b": (19,), "ragged": (3, 17), "whole": (2, 48)})
+shapes = {"w": (37, 53), "c": (5, 3, 7), "b": (19,), "ragged": (3, 17), "whole": (2, 48), "narrow": (300, 11)}
+packing = ff.Packing.from_shapes(shapes)
 d = packing.size
 for rule in ff.kernels.SERVER_RULES:
     x = torch.randn(d, generator=generator)
