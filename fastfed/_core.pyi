@@ -77,6 +77,17 @@ def permutation(out: Tensor, stream: tuple[int, int, int, int], clients: Tensor 
 def shuffles(
     out: Tensor, stream: tuple[int, int, int, int], clients: Tensor, steps: Tensor, counts: Tensor, /
 ) -> None: ...
+def make_images(
+    out: Tensor,
+    stream: tuple[int, int, int, int],
+    patterns: Tensor,
+    contrasts: Tensor,
+    shades: Tensor,
+    labels: Tensor,
+    owners: Tensor,
+    ids: Tensor,
+    /,
+) -> None: ...
 def count_threads_by(source: Callable[[], int], /) -> None: ...
 def stream_probe(reads: list[Tensor], updates: list[Tensor]) -> None: ...
 def server_formulas() -> list[str]: ...

@@ -1,7 +1,8 @@
-// Random numbers.
+// Random numbers, and what is made of them.
 #include "kernels/random.h"
 #include "bind/arrays.h"
 #include "bind/module.h"
+#include "kernels/images.h"
 
 namespace fastfed {
 
@@ -63,9 +64,38 @@ void bind_shuffles(py::handle out, const py::tuple& words, py::handle clients, p
   shuffles(rows.clients, rows.d, stream, of, orders, team);
 }
 
+// Every number of (n,) is at least 0 and below `end`.
+void require_below(const std::int64_t* numbers, std::int64_t n, std::int64_t end, const char* name) {
+  for (std::int64_t i = 0; i < n; ++i)
+    FF_REQUIRE(numbers[i] >= 0 && numbers[i] < end, name, "below " + std::to_string(end));
+}
+
+void bind_make_images(py::handle out, const py::tuple& words, py::handle patterns, py::handle contrasts,
+                      py::handle shades, py::handle labels, py::handle owners, py::handle ids) {
+  const Array t = array(out, "out"), p = array(patterns, "patterns"), c = array(contrasts, "contrasts");
+  FF_REQUIRE(t.dim == 2 && p.dim == 2 && p.last == t.last && c.dim == 1, "out", "(images, pixels), as patterns are");
+  const std::int64_t n = t.first, pixels = t.last;
+  const MadeImages of = {pixels,
+                         elements<const std::uint8_t>(p, "patterns"),
+                         elements<const std::uint8_t>(c, "contrasts"),
+                         data<const std::uint8_t>(shades, "shades", c.numel * pixels),
+                         data<const std::int64_t>(labels, "labels", n),
+                         data<const std::int64_t>(owners, "owners", n),
+                         data<const std::int64_t>(ids, "ids", n)};
+  require_below(of.labels, n, p.first, "labels");
+  require_below(of.owners, n, c.numel, "owners");
+  require_below(of.ids, n, std::int64_t(1) << 32, "ids");
+  std::uint8_t* images = elements<std::uint8_t>(t, "out");
+  const Stream stream = stream_of(words);
+  const int team = threads();
+  py::gil_scoped_release release;
+  make_images(n, of, stream, images, team);
+}
+
 }  // namespace
 
 void bind_random(py::module_& module) {
+  module.def("make_images", bind_make_images);
   module.def("uniform", bind_uniform);
   module.def("normal", bind_normal);
   module.def("permutation", bind_permutation);

@@ -87,9 +87,28 @@ def test_same_bits_on_another_backend(task: Any, monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(sampling, "uniform", by_reference)
     monkeypatch.setattr(common, "uniform", by_reference)
+    monkeypatch.setattr(kernels, "backends", lambda: {"cpp": "as if it were missing"})
     there = task(test_examples=20)
     assert torch.equal(here.sizes, there.sizes)
     assert same(examples_of(here, 7)[0], examples_of(there, 7)[0])
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 1), (1, 1, 2), (1, 5, 7), (3, 8, 9), (1, 28, 28)])
+def test_images_are_the_same_without_the_extension(
+    shape: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether they are made in one call or by NumPy, whatever is left over of thirds and portions."""
+    if kernels.backends()["cpp"] is not True:
+        pytest.skip("the compiled extension is missing")
+    cohort = torch.tensor([999, 3, 500])
+    fed = synthetic_images(1000, classes=7, shape=shape, examples=400, seed=5)
+    here = fed.visit(cohort).examples.inputs
+    monkeypatch.setattr(kernels, "backends", lambda: {"cpp": "as if it were missing"})
+    there = fed.visit(cohort).examples.inputs
+    assert isinstance(here, Pixels)
+    assert isinstance(there, Pixels)
+    assert torch.equal(here.bytes, there.bytes)
+    assert len(here) > 600  # more than a portion
 
 
 def test_more_clients_leave_the_first_as_they_are() -> None:

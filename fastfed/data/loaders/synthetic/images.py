@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from .... import kernels
 from ....saved.recipe import remembered
 from ...arguments import check_real, check_whole
 from ...augment import Augment, augment_of
@@ -68,6 +69,7 @@ def synthetic_autoencoder(
     return generated("synthetic_autoencoder", maker, shared, classes=classes, shape=shape, alpha=alpha)
 
 
+Bytes = NDArray[np.uint8]
 _COARSE = 7  # points across a pattern, between which it is interpolated
 _FULL_CONTRAST = 6  # bits: a contrast of 64 leaves a pattern as it is
 _NOISE_DEPTH = 64  # the most that noise adds to a pixel or takes away
@@ -82,24 +84,39 @@ class _Images:
     seed: int
     shape: tuple[int, int, int]
     alpha: float
-    patterns: NDArray[np.int16]  # (classes, pixels), 0 to 255
+    patterns: Bytes  # (classes, pixels)
     augment: Augment | None = None
 
     def make(self, clients: Tensor, owner: Tensor, ids: Tensor) -> Examples:
         labels = self._labels(clients, owner, ids)
         contrast, shade = self._style(clients)
         pixels = np.empty((len(ids), self.patterns.shape[1]), dtype=np.uint8)
-        for begin in range(0, len(ids), _PORTION):
-            part = slice(begin, begin + _PORTION)
-            mine = owner.numpy()[part]
-            image = np.take(self.patterns, labels[part], axis=0)
-            image *= np.take(contrast, mine, axis=0)
-            image >>= _FULL_CONTRAST
-            image += np.take(shade, mine, axis=0)
-            self._add_noise(image, ids[part])
-            np.clip(image, 0, 255, out=pixels[part], casting="unsafe")
+        paint = self._paint_compiled if kernels.backends()["cpp"] is True else self.paint
+        paint(pixels, contrast, shade, labels, owner.numpy(), ids)
         images = torch.from_numpy(pixels).view(-1, *self.shape)
         return Examples(Pixels(images, augment=self.augment), torch.from_numpy(labels))
+
+    def _paint_compiled(
+        self, pixels: Bytes, contrast: Bytes, shade: Bytes, labels: Ints, owner: Ints, ids: Tensor
+    ) -> None:
+        """One call for all images, shared among the threads."""
+        from ....kernels.cpp.images import make_images
+
+        words = stream_for(self.seed, NOISE).words()
+        make_images(pixels, words, self.patterns, contrast, shade, labels, owner, ids)
+
+    def paint(self, pixels: Bytes, contrast: Bytes, shade: Bytes, labels: Ints, owner: Ints, ids: Tensor) -> None:
+        """Images (n, pixels) of these labels, owners and numbers; where the extension is missing, and its witness."""
+        for begin in range(0, len(ids), _PORTION):
+            part = slice(begin, begin + _PORTION)
+            mine = owner[part]
+            image = np.take(self.patterns, labels[part], axis=0).astype(np.int16)
+            image *= np.take(contrast, mine)[:, None]
+            image >>= _FULL_CONTRAST
+            image += np.take(shade, mine, axis=0)
+            image -= _SHADE_DEPTH
+            self._add_noise(image, ids[part])
+            np.clip(image, 0, 255, out=pixels[part], casting="unsafe")
 
     def _labels(self, clients: Tensor, owner: Tensor, ids: Tensor) -> Ints:
         kinds = len(self.patterns)
@@ -107,13 +124,13 @@ class _Images:
         drawn = uniforms(1, stream_for(self.seed, LABELS), ids)[:, 0]
         return choose_rows(taste, owner.numpy(), drawn)
 
-    def _style(self, clients: Tensor) -> tuple[NDArray[np.int16], NDArray[np.int16]]:
-        """The contrast (clients, 1), 40 to 88 of 64, and the shade (clients, pixels)."""
+    def _style(self, clients: Tensor) -> tuple[Bytes, Bytes]:
+        """The contrast (clients,), 40 to 88 of 64, and the shade (clients, pixels), 0 to 128: 64 changes nothing."""
         points = self.shape[0] * _COARSE * _COARSE
         drawn = uniforms(1 + points, stream_for(self.seed, STYLE), clients)
-        contrast = np.floor(40 + 49 * drawn[:, :1]).astype(np.int16)
-        shade = np.rint(_SHADE_DEPTH * (2 * _interpolated(drawn[:, 1:], self.shape) - 1)).astype(np.int16)
-        return contrast, shade
+        contrast = np.floor(40 + 49 * drawn[:, 0]).astype(np.uint8)
+        shade = np.rint(_SHADE_DEPTH * (2 * _interpolated(drawn[:, 1:], self.shape) - 1)) + _SHADE_DEPTH
+        return contrast, shade.astype(np.uint8)
 
     def _add_noise(self, image: NDArray[np.int16], ids: Tensor) -> None:
         """To images (n, pixels), -64 to 63 with equal chances: a number of 24 bits serves a pixel of each third."""
@@ -147,7 +164,7 @@ def _images(classes: int, shape: tuple[int, int, int], alpha: float, seed: int) 
     channels, height, width = (check_whole("shape", side, least=1) for side in shape)
     coarse = uniforms(channels * _COARSE * _COARSE, stream_for(seed, TABLE), torch.arange(classes))
     smooth = _interpolated(coarse, (channels, height, width))
-    patterns = np.rint(255 * np.clip(2 * smooth - 1, 0, 1)).astype(np.int16)
+    patterns = np.rint(255 * np.clip(2 * smooth - 1, 0, 1)).astype(np.uint8)
     return _Images(seed, (channels, height, width), alpha, patterns)
 
 
