@@ -2,6 +2,7 @@
 #include "bind/arrays.cpp"
 #include "bind/checks.cpp"
 #include "bind/client.cpp"
+#include "bind/events.cpp"
 #include "bind/module.cpp"
 #include "bind/norms.cpp"
 #include "bind/program.cpp"

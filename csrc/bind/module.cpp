@@ -80,6 +80,7 @@ PYBIND11_MODULE(_core, module) {
   bind_client(module);
   bind_row_norms(module);
   bind_random(module);
+  bind_events(module);
   bind_program(module);
   module.def("count_threads_by", [](py::object source) { thread_source() = std::move(source); });
   module.def("stream_probe", bind_stream_probe);

@@ -1,4 +1,5 @@
-"""The loop of the event clock: plain functions over arrays, compiled by numba at their first call.
+"""The loop of the event clock where the compiled extension is missing: plain functions over arrays, compiled by numba
+at their first call, which takes half a minute. csrc/engine/events.cpp is its twin.
 
 `events.py` has the rules in words, and everything that a caller sees; it imports this at the first queue, as importing
 numba takes half a second.
@@ -234,7 +235,7 @@ def settle(q: State) -> None:
 @_inside
 def _set_status(q: State, client: int, bit: int, on: bool) -> None:
     before = q.status[client]
-    after = before | bit if on else before & ~bit
+    after = before | bit if on else before & ((_BUSY | _OPEN) ^ bit)
     q.status[client] = after
     change = int(after == _OPEN) - int(before == _OPEN)
     if change != 0:
@@ -250,7 +251,7 @@ def _add(tree: NDArray[np.int32], node: int, change: int) -> None:
 
 
 @_inside
-def _ready_client(status: NDArray[np.int8], tree: NDArray[np.int32], rank: int) -> int:
+def _ready_client(status: NDArray[np.uint8], tree: NDArray[np.int32], rank: int) -> int:
     """The client with exactly `rank` ready ones of smaller id."""
     step = 1
     while 2 * step < tree.size:

@@ -1,4 +1,4 @@
-"""What the loop of the event clock works on: the names of its counts, and its arrays."""
+"""What the loop of the event clock works on: the names of its counts, and its arrays; in C++ csrc/engine/events.h."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ GROUP = 64  # clients counted together by the tree of those ready: one line of t
 
 
 class State(NamedTuple):
-    """What the compiled loop works on: settings first, then what changes. N clients."""
+    """What the compiled loop works on: settings first, then what changes. N clients. csrc/bind/events.cpp reads the
+    fields in this order."""
 
     seconds: Floats  # (N,) how long each takes; where epochs are drawn, with one epoch
     further: Floats  # (N,) how long every further epoch takes; (0,) where none are drawn
@@ -39,7 +40,7 @@ class State(NamedTuple):
 
     now: Floats  # (1,)
     counts: Ints  # by the names above
-    status: NDArray[np.int8]  # (N,)
+    status: NDArray[np.uint8]  # (N,)
     draws: NDArray[np.float32]  # (starts, 4) random numbers of the starts of portion counts[DRAWN]
     epoch_draws: NDArray[np.float32]  # (starts,) the same of how many epochs; (0,) where none are drawn
     epochs: NDArray[np.int64]  # (N,) what each has drawn that is in flight or in the buffer; (0,) where none are drawn

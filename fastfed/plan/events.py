@@ -7,9 +7,8 @@ versions of the model that they started from. So a million clients cost no more 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from types import ModuleType
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -17,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..data.arguments import check_real, check_whole
-from ..kernels import Stream, uniform
+from ..kernels import Stream, backends, uniform
 from ..purposes import Purpose
 from . import event_state
 from .event_state import Floats
@@ -92,7 +91,7 @@ class EventQueue:
             dropout=_check_dropout(dropout),
             now=np.zeros(1),
             counts=np.zeros(event_state.DRAWN + 1, np.int64),
-            status=np.zeros(clients, np.int8),
+            status=np.zeros(clients, np.uint8),
             draws=np.zeros((concurrency if waves else _DRAWS, 4), np.float32),
             epoch_draws=np.zeros((concurrency if waves else _DRAWS) if len(further) else 0, np.float32),
             epochs=np.zeros(len(further), np.int64),
@@ -103,7 +102,8 @@ class EventQueue:
             arrived=np.zeros(buffer, np.int64),
             arrived_version=np.zeros(buffer, np.int64),
         )
-        _compiled_loop().settle(self._state)
+        self._loop = _compiled_loop()
+        self._loop.settle(self._state)
 
     def advance(self, until: float = math.inf) -> bool:
         """Runs the clock until the buffer is full (True), or the next event would be later than `until` (False).
@@ -117,7 +117,7 @@ class EventQueue:
         while outcome in (event_state.UNFINISHED, event_state.UNDRAWN):
             if outcome == event_state.UNDRAWN:
                 self._draw()
-            outcome = _compiled_loop().run(self._state, float(until), _BUDGET)
+            outcome = self._loop.run(self._state, float(until), _BUDGET)
         return outcome == event_state.FULL
 
     def _draw(self) -> None:
@@ -137,7 +137,7 @@ class EventQueue:
         """
         if not self._state.counts[event_state.BUFFERED]:
             raise RuntimeError("commit: no update has arrived since the last one, so there is no step to take")
-        _compiled_loop().commit(self._state)
+        self._loop.commit(self._state)
 
     @property
     def arrived(self) -> tuple[Tensor, Tensor]:
@@ -239,17 +239,29 @@ class EventQueue:
             getattr(state, name)[: len(held[name])] = held[name]
         if len(state.epochs):
             state.epochs[held["client"]], state.epochs[held["arrived"]] = held["epochs"], held["arrived_epochs"]
-        _compiled_loop().settle(state)
+        self._loop.settle(state)
 
 
 # ---- checks ---------------------------------------------------------------------------------------------------------
 
 
-def _compiled_loop() -> ModuleType:
-    """Not imported before there is a queue: numba takes half a second."""
+class _Loop(NamedTuple):
+    """The compiled loop: what it does with a `State`."""
+
+    run: Callable[[event_state.State, float, int], int]
+    commit: Callable[[event_state.State], None]
+    settle: Callable[[event_state.State], None]
+
+
+def _compiled_loop() -> _Loop:
+    """Of the extension; where it is missing, of numba, which is not imported before: that takes half a second."""
+    if backends()["cpp"] is True:
+        from .. import _core
+
+        return _Loop(_core.run_events, _core.commit_events, _core.settle_events)
     from . import event_loop
 
-    return event_loop
+    return _Loop(event_loop.run, event_loop.commit, event_loop.settle)
 
 
 def _check_seconds(name: str, seconds: Tensor) -> Floats:

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load as from_bytes
 from safetensors.torch import save as to_bytes
 
+from fastfed import kernels
 from fastfed.plan import event_loop
 from fastfed.plan.events import EventQueue
 
@@ -390,3 +391,62 @@ def test_what_the_caller_does_with_its_tensors_changes_nothing() -> None:
     seconds.fill_(1.0)
     begin.fill_(0.0)
     assert torch.equal(course(second, 20), expected)
+
+
+# Prints all that a queue holds after every commit, of queues of every kind. With an argument: by the loop of machines
+# that have no extension, as plain Python.
+COURSES = """
+import hashlib, sys, torch
+from fastfed.plan import events
+
+if len(sys.argv) > 1:
+    events.backends = lambda: {"cpp": "as if it were missing"}
+generator = torch.Generator().manual_seed(3)
+
+def some(n):
+    return torch.rand(n, generator=generator, dtype=torch.float64)
+
+kinds = {
+    "plain": (300, dict(concurrency=20, buffer=7)),
+    "stale": (150, dict(concurrency=64, buffer=3, max_age=2)),
+    "dropping": (97, dict(concurrency=30, buffer=5, dropout=0.3)),
+    "windows": (200, dict(concurrency=25, buffer=6, windows=(50 * some(200), 11.0, 50.0))),
+    "epochs": (130, dict(concurrency=10, buffer=4, epochs=(0.1 + some(130), 5))),
+    "waves": (70, dict(concurrency=12, buffer=9, waves=True, dropout=0.2)),
+    "all": (257, dict(concurrency=40, buffer=8, max_age=3, dropout=0.1, windows=(9 * some(257), 4.0, 9.0),
+                      epochs=(0.2 * some(257) + 0.01, 3))),
+    "alike": (64, dict(concurrency=64, buffer=10)),
+    "one": (1, dict(concurrency=1, buffer=1)),
+}
+for name, (clients, options) in kinds.items():
+    seconds = torch.ones(clients, dtype=torch.float64) if name == "alike" else 0.5 + some(clients)
+    queue, digest = events.EventQueue(seconds, seed=5, **options), hashlib.sha256()
+    for commit in range(60):
+        if commit == 30:
+            again = events.EventQueue(seconds, seed=5, **options)
+            again.load(queue.tensors())
+            queue = again
+        queue.advance(until=queue.now + 0.7)
+        while not queue.advance():
+            pass
+        for tensor in (*queue.tensors().values(), *queue.arrived):
+            digest.update(tensor.numpy().tobytes())
+        queue.commit()
+    print(name, queue.events, queue.stale + queue.dropped + queue.lost + queue.discarded, digest.hexdigest())
+"""
+
+
+def test_both_loops_take_the_same_course() -> None:
+    def told(*arguments: str) -> list[str]:
+        environment = {**os.environ, "NUMBA_DISABLE_JIT": "1"}
+        command = [sys.executable, "-c", COURSES, *arguments]
+        said = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        assert said.returncode == 0, said.stderr
+        return said.stdout.splitlines()
+
+    if kernels.backends()["cpp"] is not True:
+        pytest.skip("the compiled extension is missing")
+    courses = told()
+    assert len(courses) == 9
+    assert [line.split()[2] == "0" for line in courses] == [True, False, False, False, True, False, False, True, True]
+    assert courses == told("as plain Python")
