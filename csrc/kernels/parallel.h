@@ -28,6 +28,17 @@ template <class Work> void for_tasks(std::int64_t tasks, int threads, Work work)
   }
 }
 
+// Calls work(task) for every task; of tasks that take unlike times, each thread fetches the next one.
+template <class Work> void for_uneven_tasks(std::int64_t tasks, int threads, Work work) {
+  threads = int(std::min<std::int64_t>(threads, tasks));
+  if (threads <= 1) {
+    for (std::int64_t task = 0; task < tasks; ++task) work(task);
+    return;
+  }
+#pragma omp parallel for num_threads(threads) schedule(dynamic, 1)
+  for (std::int64_t task = 0; task < tasks; ++task) work(task);
+}
+
 // Calls work(begin, n) for every chunk of a vector of d elements.
 template <class Work> void for_chunks(std::int64_t d, int threads, Work work) {
   for_tasks(chunks_of(d), threads, [&](std::int64_t chunk, int) {
