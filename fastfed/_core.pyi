@@ -71,14 +71,7 @@ def squares_of_parts(
     x: list[Tensor], grad: list[Tensor], grad_prev: list[Tensor] | None, scale: float, weight_decay: float, /
 ) -> float | None: ...
 def move_parts(
-    x: list[Tensor],
-    grad: list[Tensor],
-    grad_prev: list[Tensor] | None,
-    scale: float,
-    weight_decay: float,
-    step: float,
-    measured: bool,
-    /,
+    x: list[Tensor], grad: list[Tensor], scale: float, weight_decay: float, step: float, measured: bool, /
 ) -> float | None: ...
 def weighted_sum(deltas: Tensor, weights: Tensor, out: Tensor) -> None: ...
 def trimmed_mean(deltas: Tensor, trim: int, out: Tensor) -> None: ...

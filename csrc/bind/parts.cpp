@@ -125,30 +125,29 @@ bool look_at_moved(const Model& model, const py::list& grad, py::handle grad_pre
   return true;
 }
 
-// None where the arrays are unusual; no list of grad_prev: of the gradients themselves.
+// None where the arrays are unusual.
 py::object bind_squares_of_parts(const py::list& x, const py::list& grad, py::handle grad_prev, double scale,
                                  double weight_decay) {
   const Model model(x);
   return for_dtype(model.dtype, py::object(py::none()), [&](auto zero) -> py::object {
     std::vector<MovedPart<decltype(zero)>> parts;
     if (!look_at_moved(model, grad, grad_prev, parts)) return py::none();
-    const bool of_change = !grad_prev.is_none();
     const int team = threads();
     double sum;
     {
       py::gil_scoped_release release;
-      sum = squares_of_parts(parts, {scale, weight_decay}, of_change, team);
+      sum = squares_of_parts(parts, {scale, weight_decay}, team);
     }
     return py::float_(sum);
   });
 }
 
-py::object bind_move_parts(const py::list& x, const py::list& grad, py::handle grad_prev, double scale,
-                           double weight_decay, double step, bool measured) {
+py::object bind_move_parts(const py::list& x, const py::list& grad, double scale, double weight_decay, double step,
+                           bool measured) {
   const Model model(x);
   return for_dtype(model.dtype, py::object(py::none()), [&](auto zero) -> py::object {
     std::vector<MovedPart<decltype(zero)>> parts;
-    if (!look_at_moved(model, grad, grad_prev, parts)) return py::none();
+    if (!look_at_moved(model, grad, py::none(), parts)) return py::none();
     const int team = threads();
     double sum;
     {

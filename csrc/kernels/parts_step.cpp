@@ -12,6 +12,8 @@
 namespace fastfed {
 namespace {
 
+constexpr std::int64_t kRun = 65536;  // elements of a span at most: memory likes long runs
+
 template <class T> T* at(T* vector, std::int64_t offset) { return vector ? vector + offset : nullptr; }
 
 template <class T> std::int64_t length_of(const GradientPart<T>& part) { return part.vectors.d; }
@@ -20,9 +22,10 @@ template <class T> const T* model_of(const GradientPart<T>& part) { return part.
 template <class T> const T* model_of(const MovedPart<T>& part) { return part.x; }
 
 // Calls work(part, begin, n, gradient) over all parts; what it returns is added in order. Spans of a gradient that is
-// seen otherwise than it is are made in a scratch buffer.
+// seen otherwise than it is are made in a scratch buffer. `backwards`: what another pass has read last comes first, as
+// it is still in a cache.
 template <class Part, class Work>
-double sum_spans(const std::vector<Part>& parts, const Sight& sight, int threads, Work work) {
+double sum_spans(const std::vector<Part>& parts, const Sight& sight, int threads, Work work, bool backwards = false) {
   using T = std::remove_const_t<std::remove_pointer_t<decltype(parts[0].grad)>>;
   struct Span {
     const Part* part;
@@ -30,13 +33,14 @@ double sum_spans(const std::vector<Part>& parts, const Sight& sight, int threads
   };
   std::vector<Span> spans;
   for (const Part& part : parts)
-    for (std::int64_t i = 0; i < length_of(part); i += kChunk)
-      spans.push_back({&part, i, std::min(kChunk, length_of(part) - i)});
+    for (std::int64_t i = 0; i < length_of(part); i += kRun)
+      spans.push_back({&part, i, std::min(kRun, length_of(part) - i)});
   std::vector<double> sums(spans.size());
   const auto correct = vector_loops<T>().correct;
-  for_tasks(std::int64_t(spans.size()), threads, [&](std::int64_t task, int) {
-    const auto [part, begin, n] = spans[std::size_t(task)];
-    double& sum = sums[std::size_t(task)];
+  for_uneven_tasks(std::int64_t(spans.size()), threads, [&](std::int64_t task) {
+    const std::size_t which = backwards ? spans.size() - 1 - std::size_t(task) : std::size_t(task);
+    const auto [part, begin, n] = spans[which];
+    double& sum = sums[which];
     if (sight.is_plain()) {
       sum = work(*part, begin, n, part->grad + begin);
       return;
@@ -101,12 +105,18 @@ void covered_parts(DirectionFormula formula, CoverForm cover, const std::vector<
   for_uneven_tasks(std::int64_t(small.size()), threads, [&](std::int64_t i) { one(*small[std::size_t(i)], 1); });
 }
 
-template <class T>
-double squares_of_parts(const std::vector<MovedPart<T>>& parts, const Sight& sight, bool of_change, int threads) {
+template <class T> double squares_of_parts(const std::vector<MovedPart<T>>& parts, const Sight& sight, int threads) {
   const auto squares = vector_loops<T>().squares;
   const auto change_squares = vector_loops<T>().change_squares;
   return sum_spans(parts, sight, threads, [&](const MovedPart<T>& part, std::int64_t i, std::int64_t n, const T* g) {
-    return of_change ? change_squares(n, g, part.grad_prev + i) : squares(n, g);
+    if (!part.grad_prev) return squares(n, g);
+    double sum = 0;
+    for (std::int64_t j = 0; j < n; j += kSpan) {  // short runs: what is written over is still near
+      const std::int64_t length = std::min(kSpan, n - j);
+      sum += change_squares(length, g + j, part.grad_prev + i + j);
+      std::memcpy(part.grad_prev + i + j, g + j, std::size_t(length) * sizeof(T));
+    }
+    return sum;
   });
 }
 
@@ -114,18 +124,12 @@ template <class T>
 double move_parts(const std::vector<MovedPart<T>>& parts, const Sight& sight, double step, bool measured, int threads) {
   const auto move = vector_loops<T>().client[kDirectionSgd][0];
   const auto measured_move = vector_loops<T>().measured_move;
-  return sum_spans(parts, sight, threads, [&](const MovedPart<T>& part, std::int64_t i, std::int64_t n, const T* g) {
-    double sum = 0;
-    for (std::int64_t j = 0; j < n; j += kSpan) {  // short runs: what is copied is still near when it is moved along
-      const std::int64_t length = std::min(kSpan, n - j);
-      if (part.grad_prev) std::memcpy(part.grad_prev + i + j, g + j, std::size_t(length) * sizeof(T));
-      if (measured)
-        sum += measured_move(length, part.x + i + j, g + j, T(step));
-      else
-        move(length, part.x + i + j, g + j, nullptr, nullptr, T(step), {});
-    }
-    return sum;
-  });
+  const auto work = [&](const MovedPart<T>& part, std::int64_t i, std::int64_t n, const T* g) {
+    if (measured) return measured_move(n, part.x + i, g, T(step));
+    move(n, part.x + i, g, nullptr, nullptr, T(step), {});
+    return 0.0;
+  };
+  return sum_spans(parts, sight, threads, work, true);
 }
 
 #define FF_INSTANTIATE(T)                                                                                       \
@@ -133,7 +137,7 @@ double move_parts(const std::vector<MovedPart<T>>& parts, const Sight& sight, do
                                   const ServerNumbers<T>&, int);                                                \
   template void covered_parts<T>(DirectionFormula, CoverForm, const std::vector<CoveredPart<T>>&, const Sight&, \
                                  const ClientNumbers&, double, double, int);                                    \
-  template double squares_of_parts<T>(const std::vector<MovedPart<T>>&, const Sight&, bool, int);               \
+  template double squares_of_parts<T>(const std::vector<MovedPart<T>>&, const Sight&, int);                     \
   template double move_parts<T>(const std::vector<MovedPart<T>>&, const Sight&, double, bool, int);
 FF_INSTANTIATE(float)
 FF_INSTANTIATE(double)

@@ -39,17 +39,17 @@ template <class T>
 void covered_parts(DirectionFormula formula, CoverForm cover, const std::vector<CoveredPart<T>>& parts,
                    const Sight& sight, const ClientNumbers& numbers, double step, double root_scale, int threads);
 
-// Moves of x down the gradient by a step size that all parts share; `grad_prev` may be null.
+// Moves of x down the gradient by a step size that all parts share.
 template <class T> struct MovedPart {
   std::int64_t d;
   T* x;
   const T* grad;
-  T* grad_prev;
+  T* grad_prev;  // may be null
 };
-// The sum of squares over all parts: of the gradient or, where `of_change`, of what it differs from grad_prev by.
-template <class T>
-double squares_of_parts(const std::vector<MovedPart<T>>& parts, const Sight& sight, bool of_change, int threads);
-// Moves x and keeps the gradient in grad_prev. Returns the sum of squares of what x really moved by if `measured`.
+// The sum of squares of the gradients of all parts; where they have a grad_prev, of what they differ from it by, and it
+// becomes the gradient.
+template <class T> double squares_of_parts(const std::vector<MovedPart<T>>& parts, const Sight& sight, int threads);
+// Moves x. Returns the sum of squares of what it really moved by if `measured`.
 template <class T>
 double move_parts(const std::vector<MovedPart<T>>& parts, const Sight& sight, double step, bool measured, int threads);
 

@@ -51,9 +51,9 @@ class DeltaSGD(Descent):
     def _take(self, works: list[Work], loss: Any) -> None:
         for work in works:
             _refuse_another_lr(work)
-        before = [work.held("grad_prev") for work in works]
-        pairs = list(zip(works, before, strict=True))
-        change = math.sqrt(sum(gradient_squares(work.x, work.grad, work.sight, last) for work, last in pairs))
+        change = math.sqrt(
+            sum(gradient_squares(work.x, work.grad, work.sight, work.held("grad_prev")) for work in works)
+        )
         last_move = max((group["moved"] or 0.0 for group in self.param_groups), default=0.0)
         for work in works:
             group = work.group
@@ -62,7 +62,7 @@ class DeltaSGD(Descent):
             if last is None:
                 group["first_lr"] = work.settings.lr
             group["step_size"], group["growth"] = found
-        squares = [move(work.x, work.grad, work.sight, work.group["step_size"], last) for work, last in pairs]
+        squares = [move(work.x, work.grad, work.sight, work.group["step_size"], measured=True) for work in works]
         for group in self.param_groups:
             group["moved"] = math.sqrt(sum(squares))
 
@@ -119,4 +119,4 @@ class SPS(Descent):
         for work in works:
             found = sps_step_size(value, squares, **work.settings.step_options())
             work.group["step_size"] = found
-            move(work.x, work.grad, work.sight, found, measured=False)
+            move(work.x, work.grad, work.sight, found)

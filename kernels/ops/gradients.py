@@ -66,7 +66,10 @@ class _Plain:
 
 def _compiled(x: Tensor, backend: str | None) -> ModuleType | None:
     """The extension, where its backend is the one for x."""
-    return extension.load() if registry.pick(backend, x).name == "cpp" else None
+    return _extension() if registry.pick(backend, x).name == "cpp" else None
+
+
+_extension = lru_cache(maxsize=1)(extension.load)  # to look for it among the modules takes a microsecond
 
 
 @lru_cache(maxsize=1)
@@ -162,34 +165,37 @@ def covered_gradient_step(
 
 
 def gradient_squares(x: Parts, grad: Parts, sight: Sight, before: Parts | None = None) -> float:
-    """The sum of squares of all gradients, or of what they differ from those `before` by."""
+    """The sum of squares of all gradients; or of what they differ from those `before` by, which are then these."""
     core = _compiled(x[0], None)
     found = core.squares_of_parts(x, grad, before, *sight) if core else None
     if found is not None:
         return float(found)
     seen = [sight.seen(g, part.detach()) for part, g in zip(x, grad, strict=True)]
-    if before is not None:
-        seen = [rules.change(g, last) for g, last in zip(seen, before, strict=True)]
-    return math.fsum(float(g.double().square().sum()) for g in seen)
+    if before is None:
+        return math.fsum(_squares(g) for g in seen)
+    change = math.fsum(_squares(rules.change(g, last)) for g, last in zip(seen, before, strict=True))
+    for g, last in zip(seen, before, strict=True):
+        last.copy_(g)
+    return change
 
 
-def move(x: Parts, grad: Parts, sight: Sight, step: float, before: Parts | None = None, measured: bool = True) -> float:
-    """Moves x by `step` down its gradients, which go into `before`. The sum of squares of the move, if `measured`."""
+def move(x: Parts, grad: Parts, sight: Sight, step: float, measured: bool = False) -> float:
+    """Moves x by `step` down its gradients. The sum of squares of the move, if it shall be `measured`."""
     core = _compiled(x[0], None)
-    found = core.move_parts(x, grad, before, *sight, step, measured) if core else None
+    found = core.move_parts(x, grad, *sight, step, measured) if core else None
     if found is not None:
         return float(found)
     squares = []
-    for i, (part, g) in enumerate(zip(x, grad, strict=True)):
+    for part, g in zip(x, grad, strict=True):
         held = part.detach()
-        seen = sight.seen(g, held)
-        after = rules.moved(held, seen, step)
-        if measured:
-            squares.append(float((after - held).double().square().sum()))
-        if before is not None:
-            before[i].copy_(seen)
+        after = rules.moved(held, sight.seen(g, held), step)
+        squares.append(_squares(after - held) if measured else 0.0)
         held.copy_(after)
     return math.fsum(squares)
+
+
+def _squares(tensor: Tensor) -> float:
+    return float(tensor.double().square().sum())
 
 
 class Found(NamedTuple):
