@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
 from functools import lru_cache
@@ -18,6 +19,7 @@ from ..servers import Server
 
 Settings = Server | Client
 State = dict[str, Any]  # of one parameter: tensors by the names of the kernels, and the number of its steps, "step"
+_layout = operator.attrgetter("layout")
 
 
 @dataclass(slots=True)
@@ -38,10 +40,10 @@ class Work:
     def by_step(self) -> Iterator[tuple[int, Work]]:
         """The work with the number of its step, counted from 1; in pieces where parameters differ in it."""
         steps = [state["step"] + 1 for state in self.states]
+        if len(set(steps)) == 1:
+            yield steps[0], self
+            return
         for step in sorted(set(steps)):
-            if step == steps[0] and steps.count(step) == len(steps):
-                yield step, self
-                return
             chosen = [i for i, each in enumerate(steps) if each == step]
             x, grad, states = ([listed[i] for i in chosen] for listed in (self.x, self.grad, self.states))
             yield step, Work(self.group, self.settings, self.sight, x, grad, states)
@@ -63,6 +65,7 @@ class Descent(torch.optim.Optimizer):
     """
 
     settings: ClassVar[type[Settings]]  # whose fields the options are
+    keeps_state: ClassVar[bool] = True  # for every parameter
 
     def __init__(self, params: Any, **defaults: Any) -> None:
         super().__init__(params, defaults)
@@ -122,26 +125,25 @@ class Descent(torch.optim.Optimizer):
                 torch.autograd.graph.increment_version(work.x)
 
     def _work(self, group: dict[str, Any]) -> Work | None:
-        x: Parts = []
-        grad: Parts = []
-        for p in group["params"]:
-            g = p.grad
-            if g is None:
-                continue
-            if g.layout is not torch.strided:
-                raise TypeError(
-                    f"grad: {type(self).__name__} steps along dense gradients, got {g.layout}; use sparse=False"
-                )
-            x.append(p)
-            grad.append(g)
+        x: Parts = group["params"]
+        grad = [p.grad for p in x]
+        if any(g is None for g in grad):
+            x = [p for p, g in zip(x, grad, strict=True) if g is not None]
+            grad = [p.grad for p in x]
         if not x:
             return None
+        layouts = set(map(_layout, grad)) - {torch.strided}
+        if layouts:
+            raise TypeError(
+                f"grad: {type(self).__name__} steps along dense gradients, got {layouts.pop()}; use sparse=False"
+            )
         settings, sight = self._settings(group), self._sight(group)
-        states = [self.state[p] for p in x]
-        for i, state in enumerate(states):
-            if not state:
-                state.update(self._start(settings, sight, x[i].detach(), grad[i]))
-        return Work(group, settings, sight, x, grad, states)
+        states = list(map(self.state.__getitem__, x)) if self.keeps_state else []
+        if not all(states):
+            for state, p, g in zip(states, x, grad, strict=True):
+                if not state:
+                    state.update(self._start(settings, sight, p.detach(), g))  # type: ignore[arg-type]
+        return Work(group, settings, sight, x, grad, states)  # type: ignore[arg-type]
 
     def _start(self, settings: Any, sight: Sight, x: Tensor, grad: Tensor) -> State:
         """The state of a parameter before its first step, along what is seen of that gradient."""

@@ -85,6 +85,7 @@ class SPS(Descent):
     """
 
     settings: ClassVar[type[Settings]] = clients.SPS
+    keeps_state: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -107,9 +108,6 @@ class SPS(Descent):
         loss = evaluated(closure) if loss is None else loss
         self._descend(loss)
         return loss
-
-    def _start(self, settings: Any, sight: Sight, x: Tensor, grad: Tensor) -> State:
-        return {}
 
     def _take(self, works: list[Work], loss: Any) -> None:
         if loss is None or (isinstance(loss, Tensor) and loss.numel() != 1):
