@@ -45,12 +45,12 @@ class Work:
             return
         for step in sorted(set(steps)):
             chosen = [i for i, each in enumerate(steps) if each == step]
-            x, grad, states = ([listed[i] for i in chosen] for listed in (self.x, self.grad, self.states))
-            yield step, Work(self.group, self.settings, self.sight, x, grad, states)
+            x, grad = [self.x[i] for i in chosen], [self.grad[i] for i in chosen]
+            yield step, Work(self.group, self.settings, self.sight, x, grad, [self.states[i] for i in chosen])
 
 
 @lru_cache(maxsize=512, typed=True)
-def _made(kind: type[Settings], names: tuple[str, ...], *values: Any) -> Any:
+def _made(kind: Any, names: tuple[str, ...], *values: Any) -> Any:
     """Settings, checked; cached, as a training loop asks for the same ones at every step."""
     return kind(**dict(zip(names, values, strict=True)))
 
@@ -99,14 +99,15 @@ class Descent(torch.optim.Optimizer):
 
     def _settings(self, group: dict[str, Any]) -> Any:
         """The group's options as settings of `fastfed.servers` or `fastfed.clients`, which check them."""
-        names = _names(self.settings, tuple(self.defaults))
+        kind: Any = self.settings
+        names = _names(kind, tuple(self.defaults))
         values = [_number(group[name]) for name in names]
         try:
-            return _made(self.settings, names, *values)
+            return _made(kind, names, *values)
         except TypeError:  # an unhashable value is explained uncached
-            return _made.__wrapped__(self.settings, names, *values)
+            return _made.__wrapped__(kind, names, *values)
 
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """One step of all parameters that have a gradient.
 
         `closure` reevaluates the model and returns the loss, which is then returned here.
@@ -167,6 +168,6 @@ def _number(value: Any) -> Any:
 
 
 @lru_cache(maxsize=64)
-def _names(kind: type[Settings], defaults: tuple[str, ...]) -> tuple[str, ...]:
+def _names(kind: Any, defaults: tuple[str, ...]) -> tuple[str, ...]:
     """The options of a group that are fields of these settings."""
     return tuple(field.name for field in fields(kind) if field.name in defaults)

@@ -100,7 +100,7 @@ class SPS(Descent):
         own = {"c": c, "f_star": f_star, "lr_max": lr_max, "eps": eps, "step_size": None}
         super().__init__(params, **own, weight_decay=weight_decay)
 
-    def step(self, closure: Callable[[], Any] | None = None, *, loss: Any = None) -> Any:  # type: ignore[override]
+    def step(self, closure: Callable[[], Any] | None = None, *, loss: Any = None) -> Any:
         """One step of all parameters that have a gradient, from the loss that `closure` returns or from `loss`."""
         if (closure is None) == (loss is None):
             both = "both were given" if loss is not None else "neither was given"

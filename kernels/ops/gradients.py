@@ -108,9 +108,9 @@ def server_gradient_step(
         plain = _Plain()
         flat = plain(part)
         assert flat is not None
-        held = (plain(moments[name][i] if name in moments else None) for name in ("m", "v", "vmax"))
+        m, v, vmax = (plain(moments[name][i] if name in moments else None) for name in ("m", "v", "vmax"))
         seen = sight.seen(g, part.detach()).reshape(-1).contiguous()
-        registry.pick(backend, flat).server_step(entry, flat, seen, *held, numbers)
+        registry.pick(backend, flat).server_step(entry, flat, seen, m, v, vmax, numbers)
         plain.write_back()
 
 
