@@ -22,10 +22,9 @@ template <class T> const T* model_of(const GradientPart<T>& part) { return part.
 template <class T> const T* model_of(const MovedPart<T>& part) { return part.x; }
 
 // Calls work(part, begin, n, gradient) over all parts; what it returns is added in order. Spans of a gradient that is
-// seen otherwise than it is are made in a scratch buffer. `backwards`: what another pass has read last comes first, as
-// it is still in a cache.
+// seen otherwise than it is are made in a scratch buffer.
 template <class Part, class Work>
-double sum_spans(const std::vector<Part>& parts, const Sight& sight, int threads, Work work, bool backwards = false) {
+double sum_spans(const std::vector<Part>& parts, const Sight& sight, int threads, Work work) {
   using T = std::remove_const_t<std::remove_pointer_t<decltype(parts[0].grad)>>;
   struct Span {
     const Part* part;
@@ -38,9 +37,8 @@ double sum_spans(const std::vector<Part>& parts, const Sight& sight, int threads
   std::vector<double> sums(spans.size());
   const auto correct = vector_loops<T>().correct;
   for_uneven_tasks(std::int64_t(spans.size()), threads, [&](std::int64_t task) {
-    const std::size_t which = backwards ? spans.size() - 1 - std::size_t(task) : std::size_t(task);
-    const auto [part, begin, n] = spans[which];
-    double& sum = sums[which];
+    const auto [part, begin, n] = spans[std::size_t(task)];
+    double& sum = sums[std::size_t(task)];
     if (sight.is_plain()) {
       sum = work(*part, begin, n, part->grad + begin);
       return;
@@ -129,7 +127,7 @@ double move_parts(const std::vector<MovedPart<T>>& parts, const Sight& sight, do
     move(n, part.x + i, g, nullptr, nullptr, T(step), {});
     return 0.0;
   };
-  return sum_spans(parts, sight, threads, work, true);
+  return sum_spans(parts, sight, threads, work);
 }
 
 #define FF_INSTANTIATE(T)                                                                                       \
