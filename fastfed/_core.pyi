@@ -41,6 +41,39 @@ def aggregate_parts(
     subtract: bool,
     numbers: tuple[float, ...],
 ) -> None: ...
+def gradient_parts(
+    formula: int,
+    x: list[Tensor],
+    grad: list[Tensor],
+    m: list[Tensor] | None,
+    v: list[Tensor] | None,
+    vmax: list[Tensor] | None,
+    scale: float,
+    weight_decay: float,
+    numbers: tuple[float, ...],
+    /,
+) -> bool: ...
+def covered_parts(
+    formula: int,
+    cover: int,
+    x: list[Tensor],
+    grad: list[Tensor],
+    m: list[Tensor] | None,
+    mu: list[Tensor],
+    layouts: list[Tensor],
+    scale: float,
+    weight_decay: float,
+    step: float,
+    root_scale: float,
+    numbers: tuple[float | None, ...],
+    /,
+) -> bool: ...
+def squares_of_parts(
+    x: list[Tensor], grad: list[Tensor], grad_prev: list[Tensor] | None, scale: float, weight_decay: float, /
+) -> float | None: ...
+def move_parts(
+    x: list[Tensor], grad: list[Tensor], scale: float, weight_decay: float, step: float, measured: bool, /
+) -> float | None: ...
 def weighted_sum(deltas: Tensor, weights: Tensor, out: Tensor) -> None: ...
 def trimmed_mean(deltas: Tensor, trim: int, out: Tensor) -> None: ...
 def client_step(

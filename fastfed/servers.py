@@ -19,6 +19,9 @@ class Server:
     rule: ClassVar[str]
 
     def __post_init__(self) -> None:
+        if getattr(self, "second_moment_of", "") is None:  # said in full from here on: files and checkpoints hold it
+            followed = "delta" if getattr(self, "eps", "authors") == "torch" else "momentum"
+            object.__setattr__(self, "second_moment_of", followed)
         resolve_options(f"server rule {self.rule!r}", SERVER_RULES[self.rule].options, self.step_options())
         for name in _STATE_ONLY:
             value = getattr(self, name, None)
@@ -32,7 +35,7 @@ class Server:
 
     def state_options(self) -> dict[str, Any]:
         """The options of ``kernels.server_state``."""
-        named = {name: getattr(self, name, None) for name in ("beta1", "tau", "bias_correction", *_STATE_ONLY)}
+        named = {name: getattr(self, name, None) for name in ("beta1", "tau", "bias_correction", "eps", *_STATE_ONLY)}
         return {name: value for name, value in named.items() if value is not None}
 
 
@@ -57,14 +60,16 @@ class FedAvgM(Server):
 class FedAdagrad(Server):
     """v += q; x += lr * m / (sqrt(v) + tau), without a first moment by default.
 
-    q is the square of m (`second_moment_of` "momentum", AFO) or of the raw aggregate ("delta", FedAda2). v starts at
-    `v0`, by default tau**2.
+    q is the square of m (`second_moment_of` "momentum", AFO, the default) or of the raw aggregate ("delta", FedAda2). v
+    starts at `v0`, by default tau**2. With `eps` "torch", tau is what torch.optim calls eps: by default v starts at 0
+    and q is of the raw aggregate.
     """
 
     beta1: float = 0.0
     tau: float = 1e-3
-    second_moment_of: str = "momentum"
+    second_moment_of: str | None = None
     v0: float | None = None
+    eps: str = "authors"
     rule: ClassVar[str] = "adagrad"
 
 
@@ -72,15 +77,17 @@ class FedAdagrad(Server):
 class FedAdam(Server):
     """m = beta1 m + (1 - beta1) D; v = beta2 v + (1 - beta2) q; x += lr * m / (sqrt(v) + tau).
 
-    q and v0 as in `FedAdagrad`; `bias_correction` is the AFO authors' code's, off as in the paper.
+    q, v0 and `eps` as in `FedAdagrad`; `bias_correction` is the AFO authors' code's, off as in the paper, in which tau
+    joins the root before it is corrected. With `eps` "torch" it joins afterwards: with both, it is torch.optim.Adam.
     """
 
     beta1: float = 0.9
     beta2: float = 0.99
     tau: float = 1e-3
-    second_moment_of: str = "momentum"
+    second_moment_of: str | None = None
     v0: float | None = None
     bias_correction: bool = False
+    eps: str = "authors"
     rule: ClassVar[str] = "adam"
 
 
@@ -95,6 +102,6 @@ class FedYogi(FedAdam):
 class FedAMS(FedAdam):
     """FedAdam over the largest v so far, which starts at `vmax0`, by default v0; q is the raw aggregate's square."""
 
-    second_moment_of: str = "delta"
+    second_moment_of: str | None = "delta"
     vmax0: float | None = None
     rule: ClassVar[str] = "ams"

@@ -169,6 +169,6 @@ def server_scales(lr, beta1, beta2, step):
     return lr * sqrt(bias(beta2, step)) / bias(beta1, step), 1.0
 
 
-def server_scales_ams(lr, beta1, beta2, step):
-    """(lr, root_scale) with the FedAMS authors' bias correction: tau joins the corrected root."""
+def server_scales_corrected(lr, beta1, beta2, step):
+    """(lr, root_scale) with the bias correction of FedAMS's authors and of torch: tau joins the corrected root."""
     return lr / bias(beta1, step), 1.0 / sqrt(bias(beta2, step))

@@ -46,6 +46,7 @@ NON_NEGATIVE_OR_INFINITE = Domain("a number >= 0, or infinity", lambda v: NON_NE
 FLAG = Domain("True or False", lambda v: isinstance(v, bool))
 POSITIVE_OR_NONE = Domain("a finite number > 0, or None", lambda v: v is None or POSITIVE.admits(v))
 FOLLOWED = _choice("momentum", "delta")
+CONVENTION = _choice("authors", "torch")
 
 
 @dataclass(frozen=True)
@@ -80,6 +81,7 @@ class ServerNumbers(NamedTuple):
     root_scale: float
     of_delta: bool
     bias_correction: bool
+    tau_joins_corrected: bool  # bias corrections: tau is added to the corrected root, not to the root as it is
 
     @property
     def scalars(self) -> ServerScalars:
@@ -136,6 +138,7 @@ class ServerRule:
     moments: tuple[str, ...]
     options: Mapping[str, Option]
     second_moment_sums: bool = False  # AdaGrad: the second moment is a sum, not a mean
+    authors_correct_first: bool = False  # FedAMS: its authors add tau to the corrected root, as torch does
 
 
 @dataclass(frozen=True)
@@ -184,7 +187,13 @@ _TAU = {"tau": Option(1e-3, POSITIVE)}
 
 
 def _adaptive(beta1: float, followed: str) -> dict[str, Option]:
-    return {**_LR, "beta1": Option(beta1, DECAY), **_TAU, "second_moment_of": Option(followed, FOLLOWED)}
+    return {
+        **_LR,
+        "beta1": Option(beta1, DECAY),
+        **_TAU,
+        "second_moment_of": Option(followed, FOLLOWED),
+        "eps": Option("authors", CONVENTION),
+    }
 
 
 def _adam_like(followed: str) -> dict[str, Option]:
@@ -199,7 +208,7 @@ SERVER_RULES: dict[str, ServerRule] = {
         ServerRule("adagrad", "adam", ("m", "v"), _adaptive(0.0, "momentum"), second_moment_sums=True),
         ServerRule("adam", "adam", ("m", "v"), _adam_like("momentum")),
         ServerRule("yogi", "yogi", ("m", "v"), _adam_like("momentum")),
-        ServerRule("ams", "ams", ("m", "v", "vmax"), _adam_like("delta")),
+        ServerRule("ams", "ams", ("m", "v", "vmax"), _adam_like("delta"), authors_correct_first=True),
     )
 }
 
@@ -315,6 +324,9 @@ def server_numbers(rule_name: str, names: tuple[str, ...] = (), *values: Any) ->
     rule = find_rule(SERVER_RULES, rule_name)
     o = resolve_options(f"server rule {rule_name!r}", rule.options, dict(zip(names, values, strict=True)))
     is_sum = rule.second_moment_sums
+    as_torch = o.get("eps") == "torch"
+    # torch squares gradients: unless the caller says otherwise, so does a server with torch's convention
+    followed = "delta" if as_torch and "second_moment_of" not in names else o.get("second_moment_of")
     beta1 = o["momentum"] if "momentum" in o else o.get("beta1", 0.0)
     beta2 = 1.0 if is_sum else o.get("beta2", 0.0)
     return ServerNumbers(
@@ -325,8 +337,9 @@ def server_numbers(rule_name: str, names: tuple[str, ...] = (), *values: Any) ->
         gain2=1.0 if is_sum else 1.0 - beta2,
         tau=float(o.get("tau", 0.0)),
         root_scale=1.0,
-        of_delta=o.get("second_moment_of") == "delta",
+        of_delta=followed == "delta",
         bias_correction=o.get("bias_correction", False),
+        tau_joins_corrected=as_torch or rule.authors_correct_first,
     )
 
 

@@ -25,7 +25,7 @@ from typer.testing import CliRunner
 
 import fastfed as ff
 from fastfed.app import cli, config, sweep
-from fastfed.bench import checkpoints, device_costs, events, gpu_report, host_time
+from fastfed.bench import checkpoints, device_costs, events, gpu_report, host_time, optim
 from fastfed.bench.kernels import cases
 
 ROOT = Path(__file__).parents[1]
@@ -179,7 +179,7 @@ def test_configurations_are_accepted(page: str, tmp_path: Path) -> None:
 # ---- commands -------------------------------------------------------------------------------------------------------
 
 
-PROGRAMS = {module.__name__: module.app for module in (checkpoints, device_costs, events, gpu_report, host_time)}
+PROGRAMS = {module.__name__: module.app for module in (checkpoints, device_costs, events, gpu_report, host_time, optim)}
 
 
 def problem_with(command: str) -> str | None:
@@ -251,6 +251,7 @@ def options_of_commands() -> frozenset[str]:
         "fastfed doctor --yaml",
         "python -m fastfed.bench.events --client 3",
         "python -m fastfed.bench.host_time --client 3",
+        "python -m fastfed.bench.optim --turn 3",
         "python -m fastfed.bench.device_cost",
         "python -m pytest tests/kernel",
         "python experiments/fashion.py",

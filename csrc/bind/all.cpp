@@ -5,6 +5,7 @@
 #include "bind/events.cpp"
 #include "bind/module.cpp"
 #include "bind/norms.cpp"
+#include "bind/parts.cpp"
 #include "bind/program.cpp"
 #include "bind/random.cpp"
 #include "bind/server.cpp"

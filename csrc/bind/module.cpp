@@ -78,6 +78,7 @@ PYBIND11_MODULE(_core, module) {
   bind_checks(module);
   bind_server(module);
   bind_client(module);
+  bind_parts(module);
   bind_row_norms(module);
   bind_random(module);
   bind_events(module);

@@ -8,6 +8,7 @@ namespace fastfed {
 void bind_checks(pybind11::module_& module);
 void bind_server(pybind11::module_& module);
 void bind_client(pybind11::module_& module);
+void bind_parts(pybind11::module_& module);
 void bind_row_norms(pybind11::module_& module);
 void bind_random(pybind11::module_& module);
 void bind_events(pybind11::module_& module);

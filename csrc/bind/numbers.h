@@ -15,9 +15,10 @@ using Names = std::vector<std::string>;
 #define FF_NAME(Type, name) #name,
 inline const Names kClientNumberNames = {FF_CLIENT_NUMBERS(FF_NAME)};
 #undef FF_NAME
-// Of a server's step the last two are no numbers of the formula: of_delta picks a variant, bias_correction is Python's.
+// Of a server's step the last three are no numbers of the formula: of_delta picks a variant, the others are Python's.
 #define FF_NAME(name) #name,
-inline const Names kServerNumberNames = {FF_SERVER_NUMBERS(FF_NAME) "of_delta", "bias_correction"};
+inline const Names kServerNumberNames = {FF_SERVER_NUMBERS(FF_NAME) "of_delta", "bias_correction",
+                                         "tau_joins_corrected"};
 #undef FF_NAME
 
 // Reads a tuple from left to right; None is 0.

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from torch import Tensor
 
+from .. import bind
+
 State = dict[str, Tensor]  # an optimizer's vectors and counters, by the table's names
+
+# the rules over plain numbers
+scalar_rules = bind.load(
+    "rules",
+    "math",
+    {"sqrt": math.sqrt, "maximum": max, "minimum": min, "where": lambda condition, a, b: a if condition else b},
+)
 
 
 def numbers_of(resolve: Any, options: dict[str, Any], *arguments: Any) -> Any:

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from .. import bind, check, hosts, registry
+from .. import check, hosts, registry
 from ..table import NON_NEGATIVE, SERVER_RULES, ServerNumbers, ServerRule, find_rule, resolve_options, server_numbers
 from . import parts
-from .common import State, numbers_of
+from .common import State, numbers_of, scalar_rules
 
-_scalar_rules = bind.load("rules", "math", {"sqrt": math.sqrt, "maximum": max, "minimum": min})
 _NOTHING: frozenset[str] = frozenset()
 _STEP = frozenset({"step"})
 
@@ -28,13 +26,14 @@ def server_state(
     v0: float | None = None,
     vmax0: float | None = None,
     bias_correction: bool = False,
+    eps: str | None = None,
 ) -> State:
     """The state of a server rule at its start, for a model `x` of shape (d,): vectors m, v, vmax as the rule has them.
 
     m starts at 0; it is left out where `beta1` (default: the rule's) is 0, because it would equal the delta. v starts
-    at `v0`, by default ``tau**2``; vmax at `vmax0`, by default v0. `bias_correction` adds the counter `step`. They are
-    tensors, also for an array of another library. A model in parts, a list of arrays of any shapes, has a state of
-    lists, for `aggregate_step`.
+    at `v0`, by default ``tau**2``, or 0 where `eps` is "torch"; vmax at `vmax0`, by default v0. `bias_correction` adds
+    the counter `step`. They are tensors, also for an array of another library. A model in parts, a list of arrays of
+    any shapes, has a state of lists, for `aggregate_step`.
     """
     entry = find_rule(SERVER_RULES, rule)
     if parts.are_parts(x):
@@ -43,7 +42,7 @@ def server_state(
     else:
         model = [hosts.read("x", x)]
         check.vector("x", model[0], dims=(1,))
-    given = {"beta1": beta1, "tau": tau}
+    given = {"beta1": beta1, "tau": tau, "eps": eps}
     options = {name: value for name, value in given.items() if value is not None}
     if bias_correction:
         options["bias_correction"] = True
@@ -69,7 +68,8 @@ def _start_of_second_moment(
             raise ValueError(f"{name}: server rule {entry.name!r} keeps no {moment}")
         if value is not None and not NON_NEGATIVE.admits(value):
             raise ValueError(f"{name}: must be {NON_NEGATIVE.words}, got {value!r}")
-    start = resolved.get("tau", 0.0) ** 2 if v0 is None else float(v0)
+    usual = 0.0 if resolved.get("eps") == "torch" else resolved.get("tau", 0.0) ** 2
+    start = usual if v0 is None else float(v0)
     return {"v": start, "vmax": start if vmax0 is None else float(vmax0)}
 
 
@@ -80,7 +80,8 @@ def server_step(
 
     `delta` may be bfloat16 or float16 where x is float32. Options by rule, with defaults: ``lr`` (1 for sgd and
     momentum, else required), ``momentum`` 0.9, ``beta1`` 0.9 (adagrad: 0), ``beta2`` 0.99, ``tau`` 1e-3,
-    ``second_moment_of`` "momentum" (ams: "delta"), ``bias_correction`` False.
+    ``second_moment_of`` "momentum" (ams: "delta"), ``bias_correction`` False, ``eps`` "authors". With ``eps`` "torch",
+    tau is what torch.optim calls eps: bias corrections come before it, and ``second_moment_of`` is "delta" by default.
     """
     if not isinstance(x, Tensor):
         x, delta, state = hosts.written("x", x), hosts.read("delta", delta), hosts.state(state)
@@ -205,7 +206,7 @@ def _begun(rule: str, state: State, options: dict[str, Any]) -> tuple[ServerRule
     numbers = numbers_of(server_numbers, options, rule)
     entry = SERVER_RULES[rule]
     moments = _moments(entry, state, numbers)
-    return entry, moments, _corrected(entry, state, numbers) if numbers.bias_correction else numbers
+    return entry, moments, _corrected(state, numbers) if numbers.bias_correction else numbers
 
 
 def _moments(entry: ServerRule, state: State, numbers: ServerNumbers) -> State:
@@ -229,10 +230,15 @@ def _check_moments(x: Tensor, moments: State, read: list[tuple[str, Tensor]]) ->
     check.disjoint(written, read)
 
 
-def _corrected(entry: ServerRule, state: State, numbers: ServerNumbers) -> ServerNumbers:
+def _corrected(state: State, numbers: ServerNumbers) -> ServerNumbers:
     """The numbers with this step's bias correction in lr and root_scale."""
     if "step" not in state:
         raise ValueError("state: lacks step; make it with server_state(..., bias_correction=True)")
-    scales = _scalar_rules.server_scales_ams if entry.name == "ams" else _scalar_rules.server_scales
-    lr, root_scale = scales(numbers.lr, numbers.beta1, numbers.beta2, int(state["step"]) + 1)
+    return corrected_at(int(state["step"]) + 1, numbers)
+
+
+def corrected_at(step: int, numbers: ServerNumbers) -> ServerNumbers:
+    """The numbers with the bias correction of that step, counted from 1, in lr and root_scale."""
+    scales = scalar_rules.server_scales_corrected if numbers.tau_joins_corrected else scalar_rules.server_scales
+    lr, root_scale = scales(numbers.lr, numbers.beta1, numbers.beta2, step)
     return numbers._replace(lr=lr, root_scale=root_scale)

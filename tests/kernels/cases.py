@@ -110,6 +110,12 @@ def _server_cases() -> list[ServerCase]:
         chosen = {**SERVER_OPTIONS[rule], "bias_correction": True}
         extra = {"vmax0": 1e-3} if "vmax" in SERVER_RULES[rule].moments else {}
         cases.append(ServerCase(rule, 257, chosen, {**state[rule], "v0": 0.0, "bias_correction": True, **extra}, 6))
+        as_torch = {**state[rule], "bias_correction": True, "eps": "torch"}
+        cases.append(ServerCase(rule, 257, {**chosen, "eps": "torch"}, as_torch, 6))
+        cases.append(ServerCase(rule, 130, {**chosen, "eps": "torch"}, as_torch, 3, clients=5))
+    for rule in (name for name, entry in SERVER_RULES.items() if "eps" in entry.options):
+        as_torch = {"eps": "torch", "second_moment_of": "momentum"}
+        cases.append(ServerCase(rule, 257, {**SERVER_OPTIONS[rule], **as_torch}, {**state[rule], "eps": "torch"}))
     for rule, o in SERVER_OPTIONS.items():
         cases += [ServerCase(rule, 513, o, state[rule], 3, dtype) for dtype in (torch.bfloat16, torch.float16)]
         for clients, d in ((1, 7), (5, 4097), (64, 130)):

@@ -44,20 +44,23 @@ def _smoothed(s: dict[str, Array], delta: Array, o: Any) -> tuple[Array, Array]:
 
 
 def _adaptive(second_moment: Callable[[Array, Array, Any], Array]) -> Step:
-    """AFO's adaptive servers, which differ in v; bias corrections as its authors code them."""
+    """AFO's adaptive servers, which differ in v; bias corrections as its authors code them, or as torch does."""
 
     def step(s: dict[str, Array], delta: Array, t: int, o: Any) -> dict[str, Array]:
         m, q = _smoothed(s, delta, o)
         v = second_moment(s["v"], q, o)
         bc1, bc2 = (1 - o.beta1**t, 1 - o.beta2**t) if o.bias_correction else (1.0, 1.0)
-        x = s["x"] + o.lr * np.sqrt(bc2).item() / bc1 * m / (np.sqrt(v) + o.tau)
+        if o.eps == "torch":
+            x = s["x"] + o.lr / bc1 * m / (np.sqrt(v) / np.sqrt(bc2).item() + o.tau)
+        else:
+            x = s["x"] + o.lr * np.sqrt(bc2).item() / bc1 * m / (np.sqrt(v) + o.tau)
         return {"x": x, "m": m, "v": v}
 
     return step
 
 
 def _ams(s: dict[str, Array], delta: Array, t: int, o: Any) -> dict[str, Array]:
-    """Bias corrections as the authors of FedAMS code them."""
+    """Bias corrections as the authors of FedAMS code them, and torch."""
     m, q = _smoothed(s, delta, o)
     v = o.beta2 * s["v"] + (1 - o.beta2) * q
     vmax = np.maximum(s["vmax"], v)
@@ -85,10 +88,13 @@ def server(
     vmax0: float | None = None,
     **options: Any,
 ) -> Snapshots:
-    """The rule of that name in `SERVERS`; what is not among `options` is AFO's."""
+    """The rule of that name in `SERVERS`; what is not among `options` is AFO's, or torch's with `eps` "torch"."""
     usual = {"momentum": 0.9, "beta1": 0.9, "beta2": 0.99, "tau": 1e-3, "second_moment_of": "momentum"}
-    o = SimpleNamespace(**{"bias_correction": False, **usual, **options})
-    start = o.tau**2 if v0 is None else v0
+    if options.get("eps") == "torch":
+        usual["second_moment_of"] = "delta"
+    o = SimpleNamespace(**{"bias_correction": False, "eps": "authors", **usual, **options})
+    first = 0.0 if o.eps == "torch" else o.tau**2
+    start = first if v0 is None else v0
     state = {"x": x.copy(), "m": np.zeros_like(x), "v": np.full_like(x, start)}
     state["vmax"] = np.full_like(x, start if vmax0 is None else vmax0)
     snapshots = []

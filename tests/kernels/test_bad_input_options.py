@@ -123,6 +123,11 @@ def test_sm3_without_any_epsilon() -> None:
     refuses("eps", kernels.client_step, *covered(), lr=0.1, eps=0.0, says="root_eps")
 
 
+@pytest.mark.parametrize("eps", ["Torch", 1e-8, None, True])
+def test_conventions_of_eps(eps: Any) -> None:
+    refuses("eps", kernels.server_step, *server(), lr=0.1, eps=eps)
+
+
 @pytest.mark.parametrize("followed", ["mean", "Delta", None, 1])
 def test_second_moment_of(followed: Any) -> None:
     refuses("second_moment_of", kernels.server_step, *server(), lr=0.1, second_moment_of=followed)
@@ -157,7 +162,7 @@ def test_unknown_options_suggest_the_nearest() -> None:
         ("adagrad", {"beta2": 0.9}),
         ("adagrad", {"bias_correction": True}),
         ("adam", {"v0": 0.1}),
-        ("yogi", {"eps": 1e-3}),
+        ("momentum", {"eps": "torch"}),
     ],
 )
 def test_options_that_a_server_rule_would_ignore(rule: str, option: dict[str, Any]) -> None:
@@ -191,6 +196,7 @@ def test_options_that_a_client_rule_would_ignore(rule: str, option: dict[str, An
     [
         ("sgd", {"tau": 1e-3}),
         ("sgd", {"beta1": 0.9}),
+        ("sgd", {"eps": "torch"}),
         ("momentum", {"v0": 0.1}),
         ("adam", {"vmax0": 0.1}),
         ("adagrad", {"bias_correction": True}),

@@ -300,6 +300,19 @@ def test_authors_bias_corrections(backend: str, rule: str, followed: str) -> Non
     server_agrees(backend, rule, options, {"bias_correction": True, **start_at}, **start_at)
 
 
+@pytest.mark.parametrize("corrects", [False, True])
+@pytest.mark.parametrize("followed", [None, "momentum"])
+@pytest.mark.parametrize("rule", ["adagrad", "adam", "yogi", "ams"])
+def test_torchs_convention_for_eps(backend: str, rule: str, followed: str | None, corrects: bool) -> None:
+    """v starts at 0 and follows the delta unless it is said, and tau joins the corrected root."""
+    if corrects and rule == "adagrad":
+        pytest.skip("has no running mean to correct")
+    asked = {"bias_correction": True} if corrects else {}
+    options = {**server_options(rule), "eps": "torch", **asked, **({"second_moment_of": followed} if followed else {})}
+    made = {"eps": "torch", "tau": options["tau"], "beta1": options["beta1"], **asked}
+    server_agrees(backend, rule, options, made)
+
+
 @pytest.mark.parametrize(
     ("rule", "papers"),
     [

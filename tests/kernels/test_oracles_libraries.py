@@ -115,6 +115,18 @@ def test_server_adam_is_torchs(backend: str) -> None:
     agree(backend, run, torch_run(torch.optim.Adam, x, grads, theirs, {"m": "exp_avg", "v": "exp_avg_sq"}, flip=True))
 
 
+@pytest.mark.parametrize("rule", ["adam", "ams"])
+def test_a_server_with_torchs_eps_is_torchs(backend: str, rule: str) -> None:
+    """Two options, and the rest by default: moments that follow the delta from 0."""
+    grads, x = gradients(f"torch's eps {rule}", 8), start(f"torch's eps {rule}", torch.float32)
+    grads = [g * (0.3 if step % 3 else 1.0) for step, g in enumerate(grads)]
+    theirs = {"lr": 0.03, "betas": (0.9, 0.99), "eps": 1e-3, "amsgrad": rule == "ams"}
+    asked = {"bias_correction": True, "eps": "torch"}
+    exposed = {"m": "exp_avg", "v": "exp_avg_sq", **({"vmax": "max_exp_avg_sq"} if rule == "ams" else {})}
+    run = server_run(rule, x, [-g for g in grads], {"lr": 0.03, **asked}, asked)
+    agree(backend, run, torch_run(torch.optim.Adam, x, grads, theirs, exposed, flip=True))
+
+
 def test_server_adagrad_is_torchs(backend: str) -> None:
     grads, x = gradients("server adagrad", 6), start("server adagrad", torch.float32)
     theirs = {"lr": 0.2, "eps": 1e-3, "initial_accumulator_value": 0.04}

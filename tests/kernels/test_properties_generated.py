@@ -50,6 +50,7 @@ def server_options(draw: st.DrawFn) -> tuple[str, dict[str, Any], dict[str, Any]
         made["beta1"] = options["beta1"] = draw(st.one_of(st.just(0.0), st.floats(0, 0.99)))
         made["tau"] = options["tau"] = draw(st.floats(1e-3, 0.1))
         options["second_moment_of"] = draw(st.sampled_from(["momentum", "delta"]))
+        made["eps"] = options["eps"] = draw(st.sampled_from(["authors", "torch"]))
         if draw(st.booleans()):
             made["v0"] = draw(st.floats(0, 2.0))
     if "beta2" in known:

@@ -316,6 +316,7 @@ class Server:
     v0: float | None = None
     vmax0: float | None = None
     bias_correction: bool = False
+    corrects_first: bool = False  # before tau is added to the root, as torch does
     state: dict[str, Array] = field(default_factory=dict)
     t: int = 0
 
@@ -347,6 +348,8 @@ class Server:
         if self.rule == "ams":
             s["vmax"] = np.maximum(s["vmax"], s["v"])
             return x + (lr / bc1) * s["m"] / (np.sqrt(s["vmax"]) / math.sqrt(bc2) + self.tau)
+        if self.corrects_first:
+            return x + (lr / bc1) * s["m"] / (np.sqrt(s["v"] / bc2) + self.tau)
         return x + (lr * math.sqrt(bc2) / bc1) * s["m"] / (np.sqrt(s["v"]) + self.tau)
 
 

@@ -117,6 +117,10 @@ SERVERS = {
     "FedAdam of the authors": on_server(
         ff.servers.FedAdam(lr=0.05, v0=0.0, bias_correction=True), rule="adam", lr=0.05, v0=0.0, bias_correction=True
     ),
+    "FedAdam of torch": on_server(
+        ff.servers.FedAdam(lr=0.05, bias_correction=True, eps="torch"),
+        **{"rule": "adam", "lr": 0.05, "of": "delta", "v0": 0.0, "bias_correction": True, "corrects_first": True},
+    ),
     "FedYogi": on_server(ff.servers.FedYogi(lr=0.05), rule="yogi", lr=0.05),
     "FedYogi from above": on_server(ff.servers.FedYogi(lr=0.05, v0=0.5), rule="yogi", lr=0.05, v0=0.5),
     "FedYogi of the authors": on_server(

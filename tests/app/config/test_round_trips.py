@@ -126,6 +126,7 @@ CASES: dict[str, dict[str, Any]] = {
     "FedProx": tables(
         method="fedprox", method_options={"mu": 0.3}, client={"lr": 0.1}, server={"rule": "yogi", "lr": 1}
     ),
+    "FedAdam as torch's": tables(server={"rule": "adam", "lr": 0.1, "bias_correction": True, "eps": "torch"}),
     "MOON": tables(method="moon", client={"lr": 0.1}, server=None, exchange={"mu": 0.5}),
     "SCAFFOLD": tables(method="scaffold", client=None, server=None),
     "FATHOM": tables(method="fathom", client={"lr": 0.1}, server=None, tuner={"gamma_lr": 0.05}),
