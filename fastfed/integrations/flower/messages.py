@@ -99,7 +99,7 @@ def mean_reply(message: Any, record: Any, start: Tensor, outcome: Outcome, packi
 
 
 def evaluated_reply(message: Any, found: list[dict[str, float]]) -> Any:
-    """The reply to an order to evaluate: the means over the clients' examples, of what was measured on them."""
+    """The reply to an order to evaluate: the means over examples of what was measured (``eval_loss`` and so on)."""
     counts = torch.tensor([each["examples"] for each in found], dtype=torch.float64)
     metrics: dict[str, Any] = {COUNT: int(counts.sum())}
     for name in sorted({name for each in found for name in each if name != "examples"}):

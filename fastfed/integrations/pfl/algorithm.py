@@ -15,7 +15,7 @@ from ...losses import Loss
 from ...packing import Packing
 from ...train import DeltaPolicy, Outcome, RoundWork
 from ...train.executors import Executor, make
-from .host import FederatedAveraging, MappedVectorStatistics, Metrics, TrainMetricName, Weighted
+from .host import FederatedAveraging, MappedVectorStatistics, MetricName, Metrics, Weighted
 
 
 class NativeAveraging(FederatedAveraging):
@@ -93,7 +93,7 @@ def _metrics(outcome: Outcome, population: Any) -> Any:
     """The loss of a user's batches, as pfl adds metrics up: over how many users."""
     loss, metrics = float(outcome.scalars["mean_loss"][0]), Metrics()
     if loss == loss:  # a user without examples has none
-        metrics[TrainMetricName("local training loss", population, after_training=False)] = Weighted(loss, 1.0)
+        metrics[MetricName("local training loss", population)] = Weighted(loss, 1.0)
     return metrics
 
 

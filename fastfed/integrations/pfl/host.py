@@ -7,7 +7,7 @@ from ...extras import needed
 _pfl = needed("pfl.model.pytorch", extra="pfl", by="fastfed.integrations.pfl", package="pfl")
 
 from pfl.algorithm import FederatedAveraging  # noqa: E402
-from pfl.metrics import Metrics, TrainMetricName, Weighted  # noqa: E402
+from pfl.metrics import MetricName, Metrics, Weighted  # noqa: E402
 from pfl.stats import MappedVectorStatistics  # noqa: E402
 
-__all__ = ["FederatedAveraging", "MappedVectorStatistics", "Metrics", "TrainMetricName", "Weighted"]
+__all__ = ["FederatedAveraging", "MappedVectorStatistics", "MetricName", "Metrics", "Weighted"]
