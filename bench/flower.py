@@ -62,7 +62,7 @@ class Replies:
         from ..kernels import aggregate_step, server_state
 
         server = self.ours.server
-        x = [array.copy() for array in self.start.values()]
+        self.stepped = x = [array.copy() for array in self.start.values()]
         state = server_state(server.rule, x, **server.state_options())
         clients: list[Any] = [list(held.values()) for held in self.models]
         weights, options = self.weights / self.weights.sum(), self.ours.step_options(ROUND)

@@ -23,7 +23,7 @@ from typer.testing import CliRunner
 
 import fastfed as ff
 from fastfed.app import cli, config, sweep
-from fastfed.bench import checkpoints, device_costs, events, flower, gpu_report, host_time, optim
+from fastfed.bench import checkpoints, device_costs, events, flower, gpu_report, host_time, optim, waiting
 from fastfed.bench.kernels import cases
 
 from .pages import blocks, file_of, run_page
@@ -115,7 +115,8 @@ def test_configurations_are_accepted(page: str, tmp_path: Path) -> None:
 
 PROGRAMS = {
     module.__name__: module.app
-    for module in (checkpoints, device_costs, events, flower, gpu_report, host_time, optim)
+    module.__name__: module.app
+    for module in (checkpoints, device_costs, events, flower, gpu_report, host_time, optim, waiting)
 }
 
 
