@@ -221,6 +221,8 @@ def test_central_steps_are_torchs(name: str, dtype: torch.dtype) -> None:
             _, metrics = each.apply_model_update(MappedVectorStatistics({n: d.clone() for n, d in deltas.items()}))
             told = metrics[StringMetricName("learning rate")].overall_value
             assert told == server.lr / (1 + round // 3)
+    counted = {int(held["step"]) for held in pfl_models[0]._central_optimizer.state.values() if "step" in held}
+    assert counted == ({6} if name in ("adam", "ams") else set())  # of every parameter's own
     within = 1e-5 if dtype is torch.float32 else 1e-12
     torch.testing.assert_close(flat(models[0]), flat(models[1]), rtol=within, atol=within)
 

@@ -196,6 +196,7 @@ def test_steps_for_epochs() -> None:
     assert steps_for(2.0, counts, 10).tolist() == [0, 2, 2, 4, 6]
     assert steps_for(0.4, counts, 10).tolist() == [0, 1, 1, 1, 1]
     assert steps_for(1.5, counts, 10).tolist() == [0, 2, 2, 3, 5]
+    assert steps_for(1e-9, counts, 10).tolist() == [0, 1, 1, 1, 1]
     assert steps_for(torch.tensor([1.0, 2.0, 3.0, 1.0, 0.1]), counts, 10).tolist() == [0, 2, 3, 2, 1]
     for name, given in {"epochs": (-1.0, counts, 10), "batch_size": (1.0, counts, 0)}.items():
         with pytest.raises(ValueError, match=f"^{name}: must"):
