@@ -115,7 +115,6 @@ def test_configurations_are_accepted(page: str, tmp_path: Path) -> None:
 
 PROGRAMS = {
     module.__name__: module.app
-    module.__name__: module.app
     for module in (checkpoints, device_costs, events, flower, gpu_report, host_time, optim, waiting)
 }
 

@@ -14,11 +14,7 @@ ROOMS = ("plan", "train", "program", "aggregate", "exchange", "record", "saved",
 PARTS_OF_ROOMS = tuple(
     """simulation rooms run files settings hooks server tune clients servers models methods losses packing schedules
     timing fleet per_client compression privacy batch_norm norms past checks devices purposes extras abi
-<<<<<<< HEAD
-    optim""".split()  # noqa: SIM905
-=======
-    waiting""".split()  # noqa: SIM905
->>>>>>> fd7abbb (Threads that wait sleep, where FastFed loads OpenMP first: measured beside others, said by doctor, left to hosts)
+    optim waiting""".split()  # noqa: SIM905
 )
 DOORS_OF_KERNELS = ("fastfed.kernels", "fastfed.kernels.registry")  # what the app may know of them
 
