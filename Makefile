@@ -13,7 +13,7 @@ NATIVE := setup.py $(NATIVE_SOURCES)
 # Where a compiler is, a failing build must stop us: otherwise the C++ backend would silently go untested.
 export FASTFED_REQUIRE_EXTENSION ?= $(if $(shell command -v $(CXX) 2>/dev/null),1,)
 
-.PHONY: help run test device-proof rule-proof wheel bench gpu lint style types clean
+.PHONY: help run test device-proof rule-proof integrations-proof wheel bench gpu lint style types clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -41,9 +41,18 @@ device-proof: $(VENV)/.built ## every test of the Triton kernels at the tile siz
 rule-proof: $(VENV)/.built ## add the rules of docs/adding_a_rule.md to a scratch copy, build it, run them on every backend
 	$(BIN)/pytest -m exhaustive tests/test_docs.py
 
+# Each host in an environment of its own, which shares the built extension of the checkout; nothing of it is installed here.
+integrations-proof: export OMP_WAIT_POLICY = passive
+integrations-proof: export FLWR_TELEMETRY_ENABLED = 0
+integrations-proof: .venv-flower/.made .venv-pfl/.made ## FastFed inside Flower and inside pfl: their tests, and their pages' examples
+	.venv-flower/bin/python -m pytest tests/integrations -k "not pfl"
+	.venv-pfl/bin/python -m pytest tests/integrations -k "not flower"
+
 wheel: $(VENV)/.built ## dist/: one wheel for every torch, built in isolation, tried in an environment of its own (TORCH="torch==2.11.0")
 	.ci/wheel
 
+# Kernels of less than a millisecond, on a machine of one's own: waiting as GNU's OpenMP has it by itself (docs/embed.md).
+bench: export GOMP_SPINCOUNT = 300000
 bench: $(VENV)/.built ## time every kernel and whole rounds beside their peers
 	$(BIN)/fastfed doctor
 	$(BIN)/fastfed bench kernels --json out/kernels.json --plot out/kernels.png
@@ -73,8 +82,14 @@ types: $(VENV)/.built
 	$(BIN)/mypy -p fastfed
 
 clean: ## remove .venv and everything that was built
-	rm -rf $(VENV) build dist out *.egg-info fastfed/*.so .mypy_cache .pytest_cache .ruff_cache .benchmarks .hypothesis
+	rm -rf $(VENV) .venv-flower .venv-pfl build dist out *.egg-info fastfed/*.so .mypy_cache .pytest_cache .ruff_cache .benchmarks .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+.venv-%/.made: $(VENV)/.built pyproject.toml
+	$(PYTHON) -m venv .venv-$*
+	@$(BIN)/python .ci/requirements.py host-test $* > .venv-$*/requirements.txt
+	.venv-$*/bin/pip install --quiet --no-compile torch==2.13.0 -r .venv-$*/requirements.txt
+	@touch $@
 
 $(VENV)/.made:
 	$(PYTHON) -m venv $(VENV)

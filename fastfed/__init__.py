@@ -1,5 +1,8 @@
 """FastFed: federated optimisation simulated fast."""
 
+from . import waiting  # first: torch loads OpenMP, which is told once
+
+# isort: split
 from . import (
     aggregate,
     clients,
@@ -51,4 +54,5 @@ __all__ = [
     "timing",
     "train",
     "tune",
+    "waiting",
 ]

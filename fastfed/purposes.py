@@ -9,7 +9,8 @@ class Purpose(IntEnum):
     """The purposes of FastFed's own streams. Dropout layer i of a model uses ``DROPOUT + i``.
 
     Dealing data to clients (`PARTITION`), making it up (`SYNTHETIC`), their devices (`FLEET`) and how often they take
-    part (`SHARES`) belong to no round: there the stream's word `round` says what the numbers are for.
+    part (`SHARES`) belong to no round: there the stream's word `round` says what the numbers are for. `IDS` is no
+    randomness: it makes words of ids that are longer.
     """
 
     SHUFFLE = 1
@@ -27,4 +28,5 @@ class Purpose(IntEnum):
     DRAW = 13
     SHARES = 14
     AVAILABILITY = 15
+    IDS = 16
     DROPOUT = 1 << 16

@@ -379,7 +379,7 @@ class Simulation:
             settings.loss,
             reduction=settings.loss_reduction,
             batch_size=settings.batch_size,
-            predict=self.executor.predict,
+            predict=self.executor.predict if self.executor.predicts_itself else None,
             threads=settings.threads,
             device=self.device,
             uncounted=self.fed.uncounted,

@@ -6,8 +6,6 @@ import ast
 import contextlib
 import importlib
 import inspect
-import io
-import math
 import os
 import re
 import shlex
@@ -25,8 +23,10 @@ from typer.testing import CliRunner
 
 import fastfed as ff
 from fastfed.app import cli, config, sweep
-from fastfed.bench import checkpoints, device_costs, events, gpu_report, host_time, optim
+from fastfed.bench import checkpoints, device_costs, events, flower, gpu_report, host_time, optim, waiting
 from fastfed.bench.kernels import cases
+
+from .pages import blocks, file_of, run_page
 
 ROOT = Path(__file__).parents[1]
 PAGES = {str(path.relative_to(ROOT)): path.read_text() for path in sorted((ROOT / "docs").rglob("*.md"))}
@@ -35,54 +35,10 @@ ALL = {**PAGES, "README.md": (ROOT / "README.md").read_text()}
 every_page = pytest.mark.parametrize("page", ALL)
 
 
-class Block(NamedTuple):
-    """A fenced block: its language, its text, and the line of the page that it begins on."""
-
-    language: str
-    text: str
-    line: int
-
-
-def blocks(text: str) -> list[Block]:
-    found = re.finditer(r"^```(\w*)\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
-    return [Block(match[1], match[2], text[: match.start()].count("\n") + 2) for match in found]
-
-
 # ---- examples -------------------------------------------------------------------------------------------------------
 
+ELSEWHERE = ("docs/flower.md", "docs/pfl.md")  # pages whose examples run where their host is: tests/integrations
 EXECUTED = ("docs/runs.md", "docs/sweeps.md", "docs/reports.md")  # pages whose commands are run, not only looked up
-
-
-def run_page(page: str, text: str, commands: bool = False) -> None:
-    """Runs the page's Python blocks in one namespace and, if asked, its commands, in the working directory.
-
-    A block of text right after one of Python is what it printed; after one of commands, lines of what they printed. A
-    configuration or a module whose first line is a comment with a file's name is written to that file.
-    """
-    names: dict[str, Any] = {"__name__": page}
-    printed: str | None = None
-    whole = True
-    for block in blocks(text):
-        where = f"{page}:{block.line}"
-        if block.language == "text":
-            assert printed is not None, f"{where}: shows an output that no block printed"
-            (assert_alike if whole else assert_among)(printed, block.text, where)
-        printed = None
-        if block.language in ("toml", "python") and (file := _file_of(block)):
-            Path(file).write_text(block.text)
-        elif block.language == "python":
-            code = compile("\n" * (block.line - 1) + block.text, page, "exec")
-            with contextlib.redirect_stdout(io.StringIO()) as out:
-                exec(code, names)
-            printed, whole = out.getvalue(), True
-        elif block.language == "sh" and commands:
-            printed, whole = "".join(run_command(line, where) for line in block.text.splitlines()), False
-
-
-def _file_of(block: Block) -> str | None:
-    """The name of the file that a configuration or a module stands in: its first line, a comment."""
-    named = re.match(r"# ([\w.-]+\.(?:toml|py))\n", block.text)
-    return None if named is None else named[1]
 
 
 def run_command(line: str, where: str) -> str:
@@ -98,36 +54,14 @@ def run_command(line: str, where: str) -> str:
     return done.output
 
 
-def assert_alike(printed: str, shown: str, where: str) -> None:
-    """The same words, and numbers that are as near as another machine's rounding after some rounds leaves them."""
-    assert _are_alike(printed, shown), f"{where}: shows\n{shown}\nbut it printed\n{printed}"
+RUN = [page for page, text in PAGES.items() if ("```python" in text or page in EXECUTED) and page not in ELSEWHERE]
 
 
-def _are_alike(printed: str, shown: str) -> bool:
-    pieces, wanted = (re.split(r"(-?\d+\.\d+)", text.strip()) for text in (printed, shown))
-    return len(pieces) == len(wanted) and all(
-        math.isclose(float(a), float(b), rel_tol=0.1, abs_tol=0.05) if place % 2 else a.split() == b.split()
-        for place, (a, b) in enumerate(zip(pieces, wanted, strict=True))
-    )
-
-
-def assert_among(printed: str, shown: str, where: str) -> None:
-    """Every line that is shown is one that was printed, in this order, up to spaces, frames of tables and rounding."""
-    lines = iter(printed.splitlines())
-    for wanted in filter(None, map(_plain, shown.splitlines())):
-        found = any(_are_alike(_plain(line), wanted) for line in lines)
-        assert found, f"{where}: shows the line\n{wanted}\nwhich is not where it should be in\n{printed}"
-
-
-def _plain(line: str) -> str:
-    return " ".join(re.sub(r"[│┃|]", " ", line).split())
-
-
-@pytest.mark.parametrize("page", [page for page, text in PAGES.items() if "```python" in text or page in EXECUTED])
+@pytest.mark.parametrize("page", RUN)
 @pytest.mark.xdist_group("docs")  # what one page has compiled and imported serves the next
 def test_examples_run_and_print_what_is_shown(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    run_page(page, PAGES[page], commands=page in EXECUTED)
+    run_page(page, PAGES[page], run_command if page in EXECUTED else None)
 
 
 def test_an_output_that_is_not_printed_is_noticed() -> None:
@@ -142,11 +76,11 @@ def test_an_output_that_is_not_printed_is_noticed() -> None:
 
 def test_a_command_that_does_otherwise_is_noticed() -> None:
     page = "```sh\nfastfed {}\n```\n\n```text\n{}\n```\n"
-    run_page("right", page.format("--version", f"fastfed {ff.__version__}"), commands=True)
-    run_page("right", page.format("run missing.toml  # exit code 2", ""), commands=True)
+    run_page("right", page.format("--version", f"fastfed {ff.__version__}"), run_command)
+    run_page("right", page.format("run missing.toml  # exit code 2", ""), run_command)
     for command, shown in (("--version", "fastfed 7.7.7"), ("--version # exit code 2", ""), ("run missing.toml", "")):
         with pytest.raises(AssertionError, match="wrong:"):
-            run_page("wrong", page.format(command, shown), commands=True)
+            run_page("wrong", page.format(command, shown), run_command)
 
 
 def configurations(text: str, home: Path) -> list[dict[str, Any]]:
@@ -155,7 +89,7 @@ def configurations(text: str, home: Path) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     file: dict[str, Any] = {}
     for block in blocks(text):
-        name = _file_of(block)
+        name = file_of(block)
         if block.language == "python" and name:
             (home / name).write_text(block.text)
         if block.language == "toml":
@@ -179,7 +113,10 @@ def test_configurations_are_accepted(page: str, tmp_path: Path) -> None:
 # ---- commands -------------------------------------------------------------------------------------------------------
 
 
-PROGRAMS = {module.__name__: module.app for module in (checkpoints, device_costs, events, gpu_report, host_time, optim)}
+PROGRAMS = {
+    module.__name__: module.app
+    for module in (checkpoints, device_costs, events, flower, gpu_report, host_time, optim, waiting)
+}
 
 
 def problem_with(command: str) -> str | None:

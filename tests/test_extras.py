@@ -15,7 +15,10 @@ import sys
 sys.modules.update(dict.fromkeys({refused}))  # as if they were not installed
 {program}
 """
-EXTRAS = ["numba", "typer", "rich", "pydantic", "tomli_w", "matplotlib", "PIL", "dp_accounting", "h5py", "scipy", "jax"]
+EXTRAS = [
+    *("numba", "typer", "rich", "pydantic", "tomli_w", "matplotlib", "PIL", "dp_accounting", "h5py", "scipy", "jax"),
+    *("flwr", "pfl"),
+]
 
 
 def run(program: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:

@@ -14,7 +14,7 @@ ROOMS = ("plan", "train", "program", "aggregate", "exchange", "record", "saved",
 PARTS_OF_ROOMS = tuple(
     """simulation rooms run files settings hooks server tune clients servers models methods losses packing schedules
     timing fleet per_client compression privacy batch_norm norms past checks devices purposes extras abi
-    optim""".split()  # noqa: SIM905
+    optim waiting""".split()  # noqa: SIM905
 )
 DOORS_OF_KERNELS = ("fastfed.kernels", "fastfed.kernels.registry")  # what the app may know of them
 
@@ -76,6 +76,18 @@ def test_the_app_knows_nothing_of_the_insides_of_kernels() -> None:
         assert insides <= set(DOORS_OF_KERNELS), (name, insides)
 
 
+def test_nobody_knows_the_hosts() -> None:
+    """FastFed is whole without them; they use what any host of a user's own could."""
+    for name, file in modules(*ROOMS, *PARTS_OF_ROOMS, "app", "kernels"):
+        foreign = {one for one in imported(name, file) if is_below(one, "fastfed.integrations")}
+        assert not foreign, (name, foreign)
+    for name, file in modules("integrations"):
+        foreign = {
+            one for one in imported(name, file) if is_below(one, "fastfed.app") or is_below(one, "fastfed.bench")
+        }
+        assert not foreign, (name, foreign)
+
+
 def test_every_module_belongs_to_a_layer() -> None:
     known = {
         *ROOMS,
@@ -84,6 +96,7 @@ def test_every_module_belongs_to_a_layer() -> None:
         "kernels",
         "bench",
         "csrc",
+        "integrations",
         "runs",
         "report",
         "cards",

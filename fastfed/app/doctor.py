@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from .. import kernels
+from .. import kernels, waiting
 from .._version import __version__
 from ..cards import Card, find_cards, why_none
 from ..kernels import registry
@@ -75,6 +75,7 @@ class Diagnosis:
     chosen: str  # the backend that CPU tensors get
     cards: list[Patient]
     no_card: str
+    waiting: str  # what threads do that wait, and who says so
 
     @property
     def fast(self) -> bool:
@@ -92,7 +93,7 @@ def examine(self_test: bool = False) -> Diagnosis:
     """
     rows = [_row(name) for name in registry.BACKENDS]
     cards = [_patient(card, self_test) for card in find_cards()]
-    return Diagnosis(machine(), versions(), rows, _chosen(), cards, why_none() or "")
+    return Diagnosis(machine(), versions(), rows, _chosen(), cards, why_none() or "", waiting.CHOSEN)
 
 
 def _patient(card: Card, anew: bool) -> Patient:

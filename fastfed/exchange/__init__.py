@@ -4,9 +4,19 @@ DJA), previous models (MOON).
 Settings are frozen; what they keep during a run lives in an `Exchanger`.
 """
 
+from .client_store import ClientStore
 from .moon import PreviousModels
 from .preconditioner import Preconditioner
-from .protocol import Exchange, Exchanger, NoExchanger
+from .protocol import Exchange, Exchanger, NoExchanger, VectorStore
 from .scaffold import ControlVariates
 
-__all__ = ["ControlVariates", "Exchange", "Exchanger", "NoExchanger", "Preconditioner", "PreviousModels"]
+__all__ = [
+    "ClientStore",
+    "ControlVariates",
+    "Exchange",
+    "Exchanger",
+    "NoExchanger",
+    "Preconditioner",
+    "PreviousModels",
+    "VectorStore",
+]

@@ -42,12 +42,13 @@ class ClientStore:
         self._vectors[rows] = vectors
 
     def tensors(self) -> dict[str, Tensor]:
-        """`ids` (n,) int64 and `vectors` (n, d), for a checkpoint."""
-        return {"ids": torch.tensor(list(self._rows), dtype=torch.int64), "vectors": self._vectors[: len(self)]}
+        """`ids` (n,) int64, 64 bits each, and `vectors` (n, d), for a checkpoint."""
+        ids = torch.tensor(list(self._rows), dtype=torch.uint64).view(torch.int64)
+        return {"ids": ids, "vectors": self._vectors[: len(self)]}
 
     def load(self, tensors: dict[str, Tensor]) -> None:
         """Takes over what `tensors` gave."""
-        self._rows = {client: row for row, client in enumerate(tensors["ids"].tolist())}
+        self._rows = {client: row for row, client in enumerate(tensors["ids"].view(torch.uint64).tolist())}
         self._vectors = tensors["vectors"].to(self._vectors.device, copy=True)
 
     def _make_room(self, clients: int) -> None:

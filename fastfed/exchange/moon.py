@@ -12,8 +12,7 @@ from ..servers import Server
 from ..train import Contrast, Outcome, RoundWork
 from ..train.contrast import check_settings
 from ..train.split import Split
-from .client_store import ClientStore
-from .protocol import Exchanger
+from .protocol import Exchanger, MakeStore, make_store
 
 
 @dataclass(frozen=True)
@@ -21,12 +20,13 @@ class PreviousModels:
     """MOON: a term of weight `mu` in the clients' loss draws the features of their models to those of the model that
     they started from, and away from those of the model with which they ended their last round, which every client
     keeps. ``train/contrast.py`` has the formula. Features are what goes into the layer `head` (its name; None: the last
-    nn.Linear of the model). With mu = 0 it is FedAvg.
+    nn.Linear of the model). With mu = 0 it is FedAvg. `store` makes what keeps the models (default: in memory).
     """
 
     mu: float
     temperature: float = 0.5
     head: str | None = None
+    store: MakeStore | None = None
 
     down = 0
     up = 0
@@ -53,7 +53,7 @@ class _Remembering:
 
     def __init__(self, settings: PreviousModels, x: Tensor) -> None:
         self.settings = settings
-        self.models = ClientStore(x.numel(), x.dtype, x.device)
+        self.models = make_store(settings.store, x)
 
     def extras(self, cohort: Tensor, server_state: dict[str, Tensor]) -> dict[str, Any]:
         s = self.settings

@@ -2,14 +2,49 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Protocol
 
+import torch
 from torch import Tensor
 
+from ..checks import fits
 from ..clients import Client
 from ..servers import Server
 from ..train import Outcome, RoundWork
 from ..train.split import Split
+from .client_store import ClientStore
+
+
+class VectorStore(Protocol):
+    """What keeps a vector (d,) for every client that has been seen, by its id of 64 bits: `ClientStore`, in memory, or
+    one of a host's own, on a disk or in a database."""
+
+    def get(self, ids: Tensor, default: Tensor) -> Tensor:
+        """A copy of the clients' vectors, (len(ids), d); `default` (d,) for clients not seen yet."""
+
+    def find(self, ids: Tensor) -> tuple[Tensor, Tensor]:
+        """A copy of the vectors of those that have been seen, (m, d), and which of them is whose: (len(ids),) int64, -1
+        for clients not seen yet."""
+
+    def put(self, ids: Tensor, vectors: Tensor) -> None:
+        """Keeps `vectors` (len(ids), d)."""
+
+    def tensors(self) -> dict[str, Tensor]:
+        """What a checkpoint holds of it, under names that do not say "common"; nothing, if it lasts by itself."""
+
+    def load(self, tensors: dict[str, Tensor]) -> None:
+        """Takes over what `tensors` gave."""
+
+
+MakeStore = Callable[[int, torch.dtype, torch.device], VectorStore]  # d, of which numbers, where
+
+
+def make_store(make: MakeStore | None, x: Tensor) -> VectorStore:
+    """A store of vectors like `x` (d,): of a host's making, or in memory."""
+    made = (ClientStore if make is None else make)(x.numel(), x.dtype, x.device)
+    fits("store", made, VectorStore, "fastfed.exchange")
+    return made
 
 
 class Exchange(Protocol):

@@ -13,14 +13,15 @@ from ..clients import SGD, Client
 from ..servers import Server
 from ..train import Outcome, RoundWork
 from ..train.policy import policy_weights
-from .client_store import ClientStore
-from .protocol import Exchanger
+from .protocol import Exchanger, MakeStore, make_store
 
 
 @dataclass(frozen=True)
 class ControlVariates:
     """SCAFFOLD, option II: gradients are corrected by c - c_i, where c_i follows the client's mean gradient of its last
-    round and c the clients' mean. Clients run plain SGD."""
+    round and c the clients' mean. Clients run plain SGD. `store` makes what keeps the c_i (default: in memory)."""
+
+    store: MakeStore | None = None
 
     down = 1
     up = 1
@@ -38,16 +39,16 @@ class ControlVariates:
                 raise ValueError(f"{name}: SCAFFOLD reads gradients off the clients' moves, which {name} would distort")
 
     def begin(self, x: Tensor, clients: int) -> Exchanger:
-        return _Controlling(x, clients)
+        return _Controlling(x, clients, self.store)
 
 
 class _Controlling:
     keeps_deltas = True
 
-    def __init__(self, x: Tensor, clients: int) -> None:
+    def __init__(self, x: Tensor, clients: int, store: MakeStore | None) -> None:
         self.clients = clients
         self.common = torch.zeros_like(x)
-        self.own = ClientStore(x.numel(), x.dtype, x.device)
+        self.own = make_store(store, x)
 
     def extras(self, cohort: Tensor, server_state: dict[str, Tensor]) -> dict[str, Any]:
         return {"corrections": self.common - self.own.get(cohort, self.common)}

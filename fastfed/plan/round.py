@@ -15,6 +15,7 @@ from ..clients import Blend, Client, Part, Resources, check_steps, check_weight,
 from ..kernels import Stream
 from ..purposes import Purpose
 from ..schedules import Schedule
+from ..train.batches import batches_for, steps_for
 from .participation import Participation, uniforms
 
 
@@ -101,10 +102,9 @@ class LocalWork:
             return given.expand(len(cohort)).clone() if given.dim() == 0 else given[cohort]
         wanted = torch.as_tensor(epochs, dtype=torch.float64)
         if self.counting == "epochs":
-            whole = wanted.floor()
-            steps = whole.long() * _batches(sizes, batch_size) + _batches(sizes * (wanted - whole), batch_size)
-        elif self.counting == "ceil":
-            steps = _batches(sizes * wanted, batch_size)
+            return steps_for(wanted, sizes, batch_size)
+        if self.counting == "ceil":
+            steps = batches_for(sizes * wanted, batch_size)
         else:
             steps = torch.floor(sizes * wanted / batch_size + 1e-6).long()
         return torch.where(sizes > 0, steps.clamp(min=1), 0)
@@ -121,11 +121,6 @@ class LocalWork:
         given = torch.as_tensor(self.steps if self.steps is not None else 1, device="cpu")
         if given.dim() > 1 or (given.dim() == 1 and given.numel() != clients) or given.is_floating_point():
             raise ValueError(f"steps: must be a whole number, or one for each of the {clients} clients")
-
-
-def _batches(examples: Tensor, batch_size: int) -> Tensor:
-    """How many batches hold these many examples (which may be fractions, rounded up past 1e-6 of a batch)."""
-    return torch.ceil(examples.double() / batch_size - 1e-6).clamp(min=0).long()
 
 
 # ---- what a cohort is told ------------------------------------------------------------------------------------------
@@ -174,7 +169,7 @@ class PlanTemplate:
         seen = self.local.seen_of(sizes, wanted)
         steps = self.local.steps_of(cohort, sizes, wanted, batch_size)
         if seen is not None:
-            steps = _batches(seen, batch_size)
+            steps = batches_for(seen, batch_size)
         part = None
         if isinstance(self.client, Blend):
             clients = _resources(self.client, cohort, sizes, round)

@@ -7,7 +7,6 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from queue import SimpleQueue
 from typing import NamedTuple
 
 import torch
@@ -17,7 +16,7 @@ from ..data import Examples, Federation, Visit
 from ..losses import IGNORED, Loss, LossReduction, find_loss
 from ..norms import PackedModel
 from ..train.executors import Predict
-from ..train.model import LocalModel
+from ..train.predict import TorchOutputs
 from ..train.threads import check_threads, in_order, one_thread_per_operation
 
 _CHUNK = 128  # examples per forward pass: enough for the arithmetic, few enough for the cache
@@ -94,29 +93,6 @@ def higher_is_better(metric: str) -> bool:
     return "loss" not in metric and "mse" not in metric
 
 
-class _TorchOutputs:
-    """The outputs of a module in evaluation mode, which several threads may ask for at once."""
-
-    def __init__(self, module: nn.Module, threads: int, device: torch.device) -> None:
-        self._models: SimpleQueue[LocalModel] = SimpleQueue()  # one per thread
-        for _ in range(threads):
-            model = LocalModel(module, device)
-            model.module.eval()
-            self._models.put(model)
-
-    def __call__(self, packed: PackedModel, inputs: Iterable[Tensor]) -> list[Tensor]:
-        """Of a packed model, for every batch of inputs; all on the device."""
-        x, statistics = packed
-        model = self._models.get()
-        try:
-            layout = model.statistics
-            running = {} if layout is None or statistics is None else layout.views(statistics)
-            tensors = {**model.constants(x.dtype), **running, **model.packing_as(x.dtype).views(x)}
-            return [model(tensors, batch) for batch in inputs]
-        finally:
-            self._models.put(model)
-
-
 class Evaluator:
     """Evaluates a module in evaluation mode. `threads` (default: torch's number) changes no bit of the result.
 
@@ -150,7 +126,7 @@ class Evaluator:
         if predict is None:
             if on_host:
                 self._threads, self._chunk = torch.get_num_threads() if threads is None else threads, _CHUNK
-            self._outputs = _TorchOutputs(module, self._threads, self.device)
+            self._outputs = TorchOutputs(module, self._threads, self.device)
 
     def evaluate(self, x: Tensor, examples: Examples, rows: Tensor | None = None) -> dict[str, float]:
         """`loss` and the metric of the packed model `x` (d,) over all examples, or over these `rows` (n,) of them."""

@@ -24,6 +24,7 @@ from .dropout import ANOTHER, stream_of
 from .model import fitting_examples
 from .optimizer import LocalOptimizer, StepContext
 from .policy import DeltaSum
+from .predict import TorchPredict
 from .split import Split
 from .stacked import Comparison, StackedBatch, StackedModel
 from .threads import check_memory, one_thread_per_operation
@@ -45,7 +46,7 @@ class Batched:
 
     name = "batched"
     why = "clients train side by side as stacked tensors"
-    predict = None
+    predicts_itself = False
 
     def __init__(
         self,
@@ -63,6 +64,7 @@ class Batched:
         self.device, self.resident = torch.device(device), resident(examples, device)
         self.memory = _default_memory(self.device) if memory is None else memory
         self.model = StackedModel(module, loss, self.device, reduction)
+        self.predict = TorchPredict(module, self.device)
         if split is not None and len(examples):
             self.model.model.head(split.head, examples)
         if self.device.type != "cpu":
@@ -152,7 +154,7 @@ class _Chunk:
         device = model.device
         self.model, self.work, self.clients, self.steps = model, work, clients, steps
         self.trial: Trial = model.trial(work, store.examples)
-        self.taken, self.ids = upload(steps, device), upload(work.ids[clients], device)
+        self.taken, self.ids = upload(steps, device), upload(work.stream_ids[clients], device)
         self.images = store.examples.augmented
         self.gatherer, rows = store.portion(rows_of_clients(work, clients))
         self.batches = ChunkBatches(work, clients, device, rows=rows, widths=widths)

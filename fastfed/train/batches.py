@@ -30,6 +30,24 @@ def steps_taken(work: RoundWork) -> Tensor:
     return torch.minimum(taken, (work.seen + work.batch_size - 1) // work.batch_size)
 
 
+def steps_for(epochs: float | Tensor, counts: Tensor, batch_size: int) -> Tensor:
+    """How many local steps `epochs` are (fractions too; one number, or (n,)) to clients with `counts` (n,) examples, so
+    that they see every example in every whole one: (n,) int64, at least 1 for who has any."""
+    wanted = torch.as_tensor(epochs, dtype=torch.float64)
+    if not bool(((wanted >= 0) & wanted.isfinite()).all()):
+        raise ValueError(f"epochs: must be >= 0 and finite, got {epochs!r}")
+    if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
+        raise ValueError(f"batch_size: must be a whole number >= 1, got {batch_size!r}")
+    whole = wanted.floor()
+    steps = whole.long() * batches_for(counts, batch_size) + batches_for(counts * (wanted - whole), batch_size)
+    return torch.where(counts > 0, steps.clamp(min=1), 0)
+
+
+def batches_for(examples: Tensor, batch_size: int) -> Tensor:
+    """How many batches hold these many examples (which may be fractions, rounded up past 1e-6 of a batch)."""
+    return torch.ceil(examples.double() / batch_size - 1e-6).clamp(min=0).long()
+
+
 def examples_seen(steps: Tensor, counts: Tensor, batch_size: int, seen: Tensor | None) -> Tensor:
     """How many examples clients look at in all the batches of `steps` (n,) local steps: (n,) int64. `counts` (n,) are
     their examples; `seen` (n,), where batches run on across epochs, is where they end."""
@@ -75,7 +93,7 @@ class Batches:
         self.size = work.batch_size
         self.seen = None if work.seen is None else int(work.seen[position])
         self._work = work
-        self._key = (work.seed, Purpose.SHUFFLE, work.round, int(work.ids[position]))
+        self._key = (work.seed, Purpose.SHUFFLE, work.round, int(work.stream_ids[position]))
         self._epoch, self._shuffled = -1, self.rows
 
     def epoch(self, step: int) -> int:
@@ -189,7 +207,7 @@ class ChunkBatches:
         self.widths = batch_widths(work, clients) if widths is None else widths
         self.source = upload(rows_of_clients(work, clients), self.device) if rows is None else rows
         counts = work.counts[clients]
-        self._ids, self._offsets = work.ids[clients], counts.cumsum(0) - counts
+        self._ids, self._offsets = work.stream_ids[clients], counts.cumsum(0) - counts
         self._work, self._host = work, _plans(work, clients)
         self._there = self._host.to(self.device)
         self._stream = Stream(work.seed, Purpose.SHUFFLE, work.round)

@@ -22,6 +22,7 @@ from .dropout import ANOTHER, Dropout, Uniforms, client_uniforms, torch_random_s
 from .model import LocalModel, fitting_examples
 from .optimizer import LocalOptimizer, StepContext
 from .policy import DeltaSum
+from .predict import TorchPredict
 from .split import Split
 from .threads import check_threads, in_order, one_thread_per_operation
 from .work import Outcome, RoundWork, empty_scalars
@@ -35,7 +36,7 @@ class Eager:
 
     name = "eager"
     why = "plain autograd runs any module with any loss"
-    predict = None
+    predicts_itself = False
 
     def __init__(
         self,
@@ -52,6 +53,7 @@ class Eager:
         self.loss, self.examples, self.device = find_loss(loss, reduction), examples, torch.device(device)
         self.threads = torch.get_num_threads() if threads is None else threads
         self.packing = Packing.of(module, batch_norm=True)
+        self.predict = TorchPredict(module, self.device)
         self.models: SimpleQueue[LocalModel] = SimpleQueue()  # one per thread
         for _ in range(self.threads):
             model = LocalModel(module, self.device)
@@ -179,7 +181,7 @@ class _Client:
         device: torch.device,
     ) -> None:
         self.work, self.examples, self.device = work, examples, device
-        self.position, self.id = position, int(work.ids[position])
+        self.position, self.key = position, int(work.stream_ids[position])
         self.batches = Batches(work, position)
         self.start = work.start_of(position).to(device)
         constants, layout = model.constants(work.start.dtype), model.statistics
@@ -211,7 +213,7 @@ class _Client:
             try:
                 losses.append(self._step(step))
             except Exception as error:
-                where = f"client {self.id} (position {self.position}), local step {step + 1}"
+                where = f"client {int(self.work.ids[self.position])} (position {self.position}), local step {step + 1}"
                 raise RuntimeError(f"{where}: {error}") from error
         return Trained(self.here.x.sub_(self.start), self._scalars(losses), self.statistics)
 
@@ -238,11 +240,11 @@ class _Client:
         images = self.examples.augmented
         if images is None:
             return None
-        return views_at(self.work, images, self.work.ids[self.position], self.batches.positions(step))
+        return views_at(self.work, images, self.work.stream_ids[self.position], self.batches.positions(step))
 
     def _uniforms(self, step: int) -> Uniforms:
         """The numbers of the dropouts of a forward pass."""
-        return client_uniforms(seed=self.work.seed, round=self.work.round, client=self.id, step=step)
+        return client_uniforms(seed=self.work.seed, round=self.work.round, client=self.key, step=step)
 
     def _step(self, step: int) -> Tensor:
         """Local step `step` (from 0); the loss () of its batch."""

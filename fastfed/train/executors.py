@@ -20,23 +20,34 @@ from .eager import Eager
 from .split import Split
 from .work import Outcome, RoundWork
 
-# packed model (d,), examples, rows (n,), statistics (s,) of batch norms, if any -> outputs (n, ...)
-Predict = Callable[[Tensor, Examples, Tensor, Tensor | None], Tensor]
+
+class Predict(Protocol):
+    """Packed model (d,), examples, rows (n,), statistics (s,) of batch norms, if any -> outputs (n, ...)."""
+
+    def __call__(self, x: Tensor, examples: Examples, rows: Tensor, statistics: Tensor | None = None, /) -> Tensor: ...
+
 
 EXECUTORS = ("eager", "batched", "native", "device", "auto")
 
 
 class Executor(Protocol):
-    """Trains rounds of one module on one store of examples. `why` is a sentence: why this one."""
+    """Trains rounds of one module on one store of examples, and predicts with any packed model of it. What every one
+    promises is in docs/embed.md. `why` is a sentence: why this one."""
 
     name: str
     why: str
+    predicts_itself: bool  # on its own engine and threads; else torch computes outputs, one thread each
 
     @property
-    def predict(self) -> Predict | None:
-        """Computes the outputs of a packed model (d,) for rows (n,) of examples; None: torch has to."""
+    def examples(self) -> Examples:
+        """The store that works read unless they bring one of their own."""
 
-    def run(self, work: RoundWork) -> Outcome: ...
+    @property
+    def predict(self) -> Predict:
+        """Computes the outputs of a packed model (d,) for rows (n,) of examples, with dropout off."""
+
+    def run(self, work: RoundWork) -> Outcome:
+        """Trains the clients of a round. Nothing of it stays."""
 
 
 def make(

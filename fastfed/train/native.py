@@ -36,6 +36,7 @@ class Native:
 
     name = "native"
     why = "every layer of the model has a native kernel"
+    predicts_itself = True
 
     def __init__(
         self,
@@ -112,7 +113,7 @@ class Native:
     def _engine_work(self, work: RoundWork, weights: Tensor) -> dict[str, Any]:
         policy = work.policy
         return {
-            "ids": work.ids.contiguous(),
+            "ids": work.stream_ids,
             "offsets": work.offsets.contiguous(),
             "rows": work.rows.contiguous(),
             "steps": work.steps.contiguous(),

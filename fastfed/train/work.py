@@ -15,6 +15,7 @@ from ..clients import Client
 from ..data.store import Examples
 from ..kernels.table import CLIENT_RULES
 from .contrast import Contrast
+from .ids import check_ids, stream_ids
 from .total import Total
 
 
@@ -58,9 +59,9 @@ class RoundWork:
     Start models and what else is of their size are on one device, any; all that counts or chooses is on the CPU.
 
     `optimizer_index` (clients,) chooses one of the `optimizers` each (default: the first for all), `lr` (clients,)
-    replaces their learning rates. `ids` (clients,) and `seed`, `round` key all randomness. `corrections` (clients, d)
-    are added to gradients (SCAFFOLD's c - c_i); `preconditioner` (d,) starts second moments (a server's v); `contrast`
-    adds MOON's term to the loss, in everything that is said of losses and gradients.
+    replaces their learning rates. `ids` (clients,) of 64 bits and `seed`, `round` key all randomness. `corrections`
+    (clients, d) are added to gradients (SCAFFOLD's c - c_i); `preconditioner` (d,) starts second moments (a server's
+    v); `contrast` adds MOON's term to the loss, in everything that is said of losses and gradients.
     `statistics` (s,) or (clients, s) are what running statistics of batch norms start from (fastfed/norms.py); `own`
     (n,) int64 are places of the model that stay with the clients, whose deltas are no part of the sum.
     `examples` is a store of this round's own, in the form of the executor's, for data that is made when visited.
@@ -103,6 +104,11 @@ class RoundWork:
     def counts(self) -> Tensor:
         """How many examples each client has: (clients,) int64."""
         return self.offsets[1:] - self.offsets[:-1]
+
+    @cached_property
+    def stream_ids(self) -> Tensor:
+        """What keys the clients' randomness: (clients,) int64, below 2**32 (``fastfed.train.ids``)."""
+        return stream_ids(self.ids)
 
     @cached_property
     def weighing(self) -> DeltaPolicy:
@@ -174,12 +180,7 @@ def empty_scalars(clients: int) -> dict[str, Tensor]:
 
 
 def _check_work(work: RoundWork) -> None:
-    _int64("ids", work.ids, None)
-    clients = work.ids.numel()
-    if clients == 0:
-        raise ValueError("ids: must name at least one client")
-    if bool(((work.ids < 0) | (work.ids >= 1 << 32)).any()):
-        raise ValueError("ids: must lie in [0, 2**32)")
+    clients = check_ids(work.ids).numel()
     _whole("batch_size", work.batch_size, 1, 1 << 31)
     _whole("seed", work.seed, 0, 1 << 64)
     _whole("round", work.round, 0, 1 << 32)

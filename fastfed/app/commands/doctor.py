@@ -58,6 +58,7 @@ def _show(report: Diagnosis) -> None:
         table.add_row(row.backend, usable, row.device, row.compiler, row.simd, threads, escape(row.why_not))
     shown.print(table)
     shown.print(f"CPU tensors run on: {escape(report.chosen)}", highlight=False)
+    shown.print(f"Threads wait: {escape(report.waiting)}", highlight=False)
     for patient in report.cards:
         shown.print(f"{escape(patient.card.words)}; self-test {escape(patient.self_test)}", highlight=False)
     if report.no_card:

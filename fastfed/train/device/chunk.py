@@ -68,7 +68,7 @@ class Chunk:
         self.batches = KernelBatches(work, clients, self.device, rows=rows, widths=[self.batch] * self.longest)
         self.known, self.rows = range(0), torch.empty(0)
         self.lengths = self.arena.put("lengths", batch_lengths(work, clients, self.longest).int())
-        self._ids = self.arena.put("ids", work.ids[clients])
+        self._ids = self.arena.put("ids", work.stream_ids[clients])
         self._clock = self.arena.put("clock", _clock(self.longest, work.round))
         self._look = None if engine.images is None else _Look(self, engine.images)
         self._keys = tuple(_key(work.seed, Purpose.DROPOUT + i) for i in range(engine.program.dropouts))

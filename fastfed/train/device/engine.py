@@ -23,6 +23,7 @@ from ...packing import Packing
 from ...program.lower import lower, with_pixel_columns
 from ..batches import steps_taken
 from ..model import fitting_examples
+from ..predict import TorchPredict
 from ..split import Split, head_of
 from ..threads import check_memory
 from ..work import Outcome, RoundWork
@@ -49,7 +50,7 @@ class Device:
 
     name = "device"
     why = "every layer of the model has a device kernel"
-    predict = None
+    predicts_itself = False
 
     def __init__(
         self,
@@ -70,6 +71,7 @@ class Device:
         self.network, self.reduction = lower(self.program), reduction
         self.packing: Packing = self.program.engine_packing
         self._module, self._heads = module, set[str | None]()
+        self.predict = TorchPredict(module, self.device)
         if split is not None:
             self._check_head(split.head)
         check_examples(examples, self.network)

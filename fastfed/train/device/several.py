@@ -29,7 +29,7 @@ class SeveralDevices:
     """
 
     name = Device.name
-    predict = None
+    predicts_itself = False
 
     def __init__(
         self,
@@ -58,6 +58,7 @@ class SeveralDevices:
             )
             for device in devices
         ]
+        self.predict = self.engines[0].predict
         self.why = f"{self.engines[0].why}; every cohort is dealt to {', '.join(map(str, devices))}"
 
     @property

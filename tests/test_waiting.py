@@ -1,0 +1,52 @@
+"""Threads that wait sleep, where FastFed may choose: OpenMP itself is asked what it was told."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+from fastfed import waiting
+
+
+def started(program: str, **environment: str) -> tuple[str, dict[str, str]]:
+    """What a process says that FastFed has chosen, and what GNU's OpenMP says that it does."""
+    kept = {name: value for name, value in os.environ.items() if name not in waiting.VARIABLES}
+    said = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            f"{program}\nimport os; print(fastfed.waiting.CHOSEN, os.environ.get('OMP_WAIT_POLICY'))",
+        ],
+        env={**kept, "OMP_DISPLAY_ENV": "VERBOSE", **environment},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return said.stdout.strip(), dict(re.findall(r"(\w+) = '(\w+)'", said.stderr))
+
+
+def test_fastfed_first_sleeps() -> None:
+    chosen, found = started("import fastfed, torch")
+    assert chosen == "passive, by FastFed passive"
+    if "GOMP_SPINCOUNT" in found:
+        assert found["GOMP_SPINCOUNT"] == "0"
+
+
+def test_a_host_that_has_torch_is_left_alone() -> None:
+    chosen, found = started("import torch, fastfed")
+    assert chosen == "as OpenMP has it: torch was imported before FastFed None"
+    if "GOMP_SPINCOUNT" in found:
+        assert int(found["GOMP_SPINCOUNT"]) > 0
+
+
+@pytest.mark.parametrize(("name", "value"), [("OMP_WAIT_POLICY", "active"), ("GOMP_SPINCOUNT", "77")])
+def test_the_environment_decides(name: str, value: str) -> None:
+    chosen, found = started("import fastfed", **{name: value})
+    policy = value if name == "OMP_WAIT_POLICY" else None
+    assert chosen == f"{name}={value}, as the environment says {policy}"
+    if "GOMP_SPINCOUNT" in found:
+        assert int(found["GOMP_SPINCOUNT"]) >= 77
