@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 def surely_valid(
@@ -112,13 +114,13 @@ def shuffles(
     out: Tensor, stream: tuple[int, int, int, int], clients: Tensor, steps: Tensor, counts: Tensor, /
 ) -> None: ...
 def make_images(
-    out: Tensor,
+    out: NDArray[np.uint8],
     stream: tuple[int, int, int, int],
-    patterns: Tensor,
-    contrasts: Tensor,
-    shades: Tensor,
-    labels: Tensor,
-    owners: Tensor,
+    patterns: NDArray[np.uint8],
+    contrasts: NDArray[np.uint8],
+    shades: NDArray[np.uint8],
+    labels: NDArray[np.int64],
+    owners: NDArray[np.int64],
     ids: Tensor,
     /,
 ) -> None: ...
