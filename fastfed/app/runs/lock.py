@@ -24,9 +24,9 @@ class RunBusy(RunExists):
 
 @contextmanager
 def alone(home: Path) -> Iterator[None]:
-    """Nobody else is at work on the run meanwhile. The directory is made if it is not there, and removed again if
-    nothing was written into it. A disk without locks does without: `check_locks` is for those who share one."""
-    made = not home.exists()
+    """Nobody else is at work on the run meanwhile. The directory is made if it is not there, and removed again, with
+    those above it that were made, if nothing was written into it. A disk without locks does without: `check_locks` is for those who share one."""
+    made = [folder for folder in (home, *home.parents) if not folder.exists()]
     try:
         handle = _locked(home)
     except OSError as error:
@@ -36,9 +36,9 @@ def alone(home: Path) -> Iterator[None]:
     finally:
         (home / LOCK).unlink(missing_ok=True)  # while it is ours: who waits for it looks again
         os.close(handle)
-        with suppress(OSError):
-            if made:
-                home.rmdir()
+        with suppress(OSError):  # the first that is not empty
+            for folder in made:
+                folder.rmdir()
 
 
 def _locked(home: Path) -> int:
