@@ -10,6 +10,7 @@ from ..clients import Client
 from ..servers import Server
 from ..train import Outcome, RoundWork
 from ..train.split import Split
+from .client_store import ClientStore
 
 
 class Exchange(Protocol):
@@ -33,7 +34,11 @@ class Exchange(Protocol):
 
 
 class Exchanger(Protocol):
-    """An exchange during a run. `keeps_deltas`: it wants to see every client's delta."""
+    """An exchange during a run. `keeps_deltas`: it wants to see every client's delta.
+
+    `stores`, if it has that, are the `ClientStore` of what its clients keep: then it can be dealt to several ranks, of
+    which each sees the deltas of its own clients (`Outcome.here`); what it keeps besides is the same on all.
+    """
 
     keeps_deltas: bool
 
@@ -54,6 +59,7 @@ class NoExchanger:
     """Of a run in which only the model travels."""
 
     keeps_deltas = False
+    stores: tuple[ClientStore, ...] = ()
 
     def extras(self, cohort: Tensor, server_state: dict[str, Tensor]) -> dict[str, Any]:
         return {}
