@@ -240,6 +240,7 @@ class Ranks:
     def watched(self) -> Iterator[None]:
         """For the time of a run, Ctrl-C and a launcher's request to end wait for the end of a round, where all ranks
         know of it: one that left alone would take the others' checkpoint with it."""
+        self._asked_to_stop = self.interrupted = False
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -264,7 +265,7 @@ class Ranks:
 
     def _who_is_lost(self, error: Exception) -> str:
         """Those who still say that they are there, in the store that all share, are not."""
-        goes_on = "the run ends here; from its last checkpoint it goes on, on any number of ranks"
+        goes_on = "the last checkpoint can be resumed, on any number of ranks"
         try:
             store = dist.distributed_c10d._get_default_store()
             store.set(f"fastfed/alive/{self.rank}", "1")
@@ -273,10 +274,12 @@ class Ranks:
         except Exception:  # the store was kept by the one that is gone
             lost = [0]
         if not lost:
-            return f"the ranks lost each other ({_first_line(error)}): {goes_on}"
-        named = f"rank {lost[0]} was" if len(lost) == 1 else f"ranks {', '.join(map(str, lost))} were"
+            return f"the ranks lost each other ({_first_line(error)}); {goes_on}"
+        named = f"rank {lost[0]} of {self.count} was"
+        if len(lost) > 1:
+            named = f"ranks {', '.join(map(str, lost))} of {self.count} were"
         self.speaks = self.rank == min(set(range(self.count)) - set(lost), default=0)
-        return f"{named} lost: the process ended, or its machine is out of reach; {goes_on}"
+        return f"{named} lost (a process that ended, or a machine out of reach); {goes_on}"
 
 
 def _first_line(error: BaseException) -> str:

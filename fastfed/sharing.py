@@ -42,9 +42,7 @@ class Sharing:
         all; they show which there are. All ranks ask."""
         offsets = torch.cat([torch.zeros(1, dtype=torch.int64), fed.sizes[cohort].cumsum(0)])
         rows = torch.zeros(int(offsets[-1]), dtype=torch.int64)
-        fields = {**numbers, **_spread(nobody, torch.empty(0, dtype=torch.int64), len(cohort))}
-        if not fields["start"].numel():  # every client has a model of its own
-            fields["start"] = numbers["start"].reshape(-1, numbers["start"].shape[-1])[:1]
+        fields = {**numbers, **_spread(nobody, torch.empty(0, dtype=torch.int64), len(cohort), numbers["start"])}
         work = RoundWork(**fields, offsets=offsets, rows=rows)
         dealt = self.executor.deal(work)
         for store in self.stores:
@@ -63,16 +61,19 @@ class Sharing:
         )
         rows[first + torch.arange(len(visit.rows))] = visit.rows
         own_examples = None if visit.examples is fed.examples or not len(here) else visit.examples
-        return replace(work, rows=rows, examples=own_examples, **_spread(vectors, here, n))
+        return replace(work, rows=rows, examples=own_examples, **_spread(vectors, here, n, work.start))
 
 
 _PER_CLIENT = {"corrections": 0.0, "start_index": 0, "statistics": 0.0}  # fields, and what stands for others' clients
 
 
-def _spread(vectors: Mapping[str, Any], here: Tensor, n: int) -> dict[str, Any]:
+def _spread(vectors: Mapping[str, Any], here: Tensor, n: int, start: Tensor) -> dict[str, Any]:
     """Fields with a row for each of `n` clients, from those that have one for each client `here` (m,). Memory that
-    nobody writes to is only promised, on the CPU at least: the zeros of others take no room."""
+    nobody writes to is only promised, on the CPU at least: the zeros of others take no room. `start`: any model, for
+    clients that each have their own, where nobody is here."""
     fields = dict(vectors)
+    if not fields["start"].numel():
+        fields["start"] = start.reshape(-1, start.shape[-1])[:1]
     for name, other in _PER_CLIENT.items():
         value = fields.get(name)
         if value is not None and not (name == "statistics" and value.dim() == 1):

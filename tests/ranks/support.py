@@ -56,11 +56,16 @@ def ended(processes: Sequence[subprocess.Popen[str]], seconds: float = 240) -> l
     return [(process.returncode, *one) for process, one in zip(processes, said, strict=True)]
 
 
-def job(folder: Path, names: Sequence[str], count: int, *, resume: bool = False) -> list[dict[str, Any]]:
-    """What every rank of a job found, by rank."""
+def started_job(folder: Path, names: Sequence[str], count: int, **more: bool) -> list[subprocess.Popen[str]]:
+    """The ranks of a job (``worker.py``)."""
     folder.mkdir(exist_ok=True)
     file = folder / "job.json"
-    file.write_text(json.dumps({"folder": str(folder), "names": list(names), "resume": resume}))
-    for code, _, errors in ended(started(count, "tests.ranks.worker", str(file))):
+    file.write_text(json.dumps({"folder": str(folder), "names": list(names), **more}))
+    return started(count, "tests.ranks.worker", str(file))
+
+
+def job(folder: Path, names: Sequence[str], count: int, *, resume: bool = False) -> list[dict[str, Any]]:
+    """What every rank of a job found, by rank."""
+    for code, _, errors in ended(started_job(folder, names, count, resume=resume), 1500):
         assert code == 0, errors
     return [json.loads((folder / f"rank-{rank}.json").read_text()) for rank in range(count)]

@@ -184,11 +184,16 @@ def summary(run: Run) -> Table:
         "clients refused": f"{sum(history.column('skipped')):,}",
         "MB sent": f"{sent / 1e6:,.1f}",
         "seconds": f"{run.info['seconds']:.1f}",
-        "executor": f"{run.info['executor']}, {run.info['threads']} threads",
+        "executor": f"{run.info['executor']}, {_processes(run)}{run.info['threads']} threads",
     }
     for key, value in rows.items():
         table.add_row(key, escape(str(value)))
     return table
+
+
+def _processes(run: Run) -> str:
+    count = run.info.get("ranks", 1)
+    return f"{count} ranks of " if count > 1 else ""
 
 
 @contextmanager
