@@ -143,7 +143,7 @@ class Ranks:
             raise error
         if not done:
             raise RankFailed(f"rank 0: {result}")
-        return result  # type: ignore[no-any-return]
+        return result
 
     def each(self, function: Callable[[], _Result]) -> _Result:
         """Every rank calls the function, in which nothing is done together; an error of one is an error of all."""
