@@ -66,9 +66,9 @@ class Portion(NamedTuple):
 
     def enter(self, total: DeltaSum, scalars: dict[str, Tensor]) -> None:
         """Adds the deltas, which are used up, to a sum, and puts the scalars among those of all clients (n,)."""
-        there = upload(self.clients, total.device)
+        where = upload(self.clients, next(iter(scalars.values())).device)
         for name, values in self.scalars.items():
-            scalars[name][there] = values
+            scalars[name][where] = values
         total.add(self.clients, self.deltas, self.statistics)
 
 

@@ -246,12 +246,12 @@ class InTurn:
     """
 
     def __init__(self, inner: Eager | Batched, ranks: Ranks) -> None:
-        self.inner, self.ranks = inner, ranks
+        self.inner, self.ranks, self.waiting_bytes = inner, ranks, WAITING_BYTES
 
     def deal(self, work: RoundWork) -> Dealt:
         units, count = self.inner.units(work), self.ranks.count
         waiting = sum(map(len, units)) * work.start.shape[-1] * work.start.element_size()
-        runs = _even_runs(units, self._costs(work, units), count * max(1, -(-waiting // (count * WAITING_BYTES))))
+        runs = _even_runs(units, self._costs(work, units), count * max(1, -(-waiting // (count * self.waiting_bytes))))
         rank_of = torch.zeros(len(work), dtype=torch.int64)
         for number, run in enumerate(runs):
             for unit in run:

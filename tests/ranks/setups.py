@@ -50,6 +50,27 @@ def _large_cohort(**settings: Any) -> ff.Simulation:
     return simulation(many_clients(), **{"cohort": 120, "weights": "examples", **settings})
 
 
+class Nearest:
+    """A reduction of somebody's own, which looks at whole deltas: the shortest is taken."""
+
+    def reduce(self, deltas: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+        return deltas[int(ff.kernels.norms(deltas).argmin())]
+
+
+def _in_laps(sim: ff.Simulation) -> ff.Simulation:
+    """With room for a few deltas only, so that the sum goes round several times."""
+    if sim.ranks is not None:
+        sim.executor._way.waiting_bytes = 3 * 4 * sim.packing.size  # type: ignore[attr-defined]
+    return sim
+
+
+def _in_chunks(sim: ff.Simulation) -> ff.Simulation:
+    """With room for few clients side by side, so that there is more than one chunk to deal."""
+    executor: Any = sim.executor if sim.ranks is None else sim.executor.inner  # type: ignore[attr-defined]
+    executor.memory = 100_000
+    return sim
+
+
 def _normed(**settings: Any) -> ff.Simulation:
     defaults: dict[str, Any] = {"client": ff.clients.SGD(lr=0.1), "cohort": 6, "epochs": 2, "batch_size": 9, "seed": 4}
     return ff.Simulation(normed_model(), _even_federation(), **(defaults | settings))
@@ -70,7 +91,10 @@ OWN: dict[str, Callable[[], ff.Simulation]] = {
     "many-int8": lambda: _large_cohort(compression=ff.compression.Int8(), delta_clip=0.3),
     "many-median": lambda: _large_cohort(aggregation=ff.aggregate.Median(), weights="uniform"),
     "many-sparse": lambda: simulation(many_sparse_clients(), cohort=120, client=ff.clients.SGD(lr=0.3)),
+    "many-own-reduction": lambda: _large_cohort(aggregation=Nearest()),
     "many-eager": lambda: _large_cohort(executor="eager", delta_clip=0.5, cohort=30),
+    "many-laps": lambda: _in_laps(_large_cohort(executor="eager", cohort=30, **ff.methods.scaffold(0.1))),
+    "many-chunks": lambda: _in_chunks(_large_cohort(executor="batched", cohort=90)),
     "poisson-drawn-empty": lambda: _large_cohort(cohort=ff.plan.Poisson(0.01)),
     "repeats": lambda: _large_cohort(cohort=ff.plan.Sampled(40, replacement=True)),
     "norm-average": lambda: _normed(),
