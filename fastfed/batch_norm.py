@@ -46,6 +46,7 @@ class NoStatistics:
     """Of a model without batch norm, or with a frozen one."""
 
     extra = Extra()
+    stores: tuple[ClientStore, ...] = ()
 
     def vector(self) -> Tensor | None:
         """The global model's statistics (s,); None if it has none."""
@@ -109,7 +110,7 @@ class Averaged(NoStatistics):
 
     def absorb(self, work: RoundWork, outcome: Outcome, shares: Tensor) -> None:
         assert outcome.statistics is not None
-        found = outcome.statistics.to(self.now.device).double()
+        found = outcome.peers.whole(outcome.statistics.to(self.now.device)).double()
         counts = torch.where(torch.isfinite(found).all(dim=1).cpu(), shares.double(), 0.0)
         if bool(counts.sum() > 0):
             weights = (counts / counts.sum()).to(self.now.device)
@@ -145,8 +146,10 @@ class Local(NoStatistics):
         return self.layout.views(self.first)
 
     def own_models(self, x: Tensor, clients: Tensor) -> Callable[[int], PackedModel]:
+        kept = self.store.everywhere(clients, self._first)
+
         def model(position: int) -> PackedModel:
-            weights, statistics = self._split(self.store.get(clients[position : position + 1], self._first)[0])
+            weights, statistics = self._split(kept[position])
             own = x.clone()
             own[self.own] = weights
             return PackedModel(own, statistics)
@@ -175,12 +178,17 @@ class Local(NoStatistics):
     def absorb(self, work: RoundWork, outcome: Outcome, shares: Tensor) -> None:
         assert outcome.statistics is not None
         assert outcome.own is not None
-        trained = ((outcome.scalars["steps"] > 0) & ~outcome.refused).nonzero().flatten()
-        before = self.store.get(work.ids, self._first)
+        trained = ((outcome.scalars["steps"] > 0) & ~outcome.refused)[outcome.here]
+        ids = work.ids[outcome.here]
+        before = self.store.get(ids, self._first)
         weights = self._split(before)[0] + outcome.own.to(before.device)
         after = torch.cat([weights, outcome.statistics.to(before.device)], dim=1)[trained]
         finite = torch.isfinite(after).all(dim=1).cpu()
-        self.store.put(work.ids[trained][finite], after[finite])
+        self.store.put(ids[trained][finite], after[finite])
+
+    @property
+    def stores(self) -> tuple[ClientStore, ...]:  # type: ignore[override]
+        return (self.store,)
 
     def tensors(self) -> dict[str, Tensor]:
         return self.store.tensors()

@@ -179,6 +179,11 @@ class Compressor:
         self._errors.put(ids, wanted.sub_(encoded.decoded))
         return encoded
 
+    @property
+    def stores(self) -> tuple[ClientStore, ...]:
+        """What clients keep."""
+        return () if self._errors is None else (self._errors,)
+
     def tensors(self) -> dict[str, Tensor]:
         """`ids` (clients,) int64 and `vectors` (clients, d), what each has left out, for a checkpoint; {} without
         feedback."""

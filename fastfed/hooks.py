@@ -18,6 +18,7 @@ from .record.progress import Display, display
 from .record.writers import Recorder, recorders
 
 if TYPE_CHECKING:
+    from .ranks import Ranks
     from .simulation import Simulation
 
 
@@ -144,6 +145,18 @@ class Showing(Hook):
 
     def end(self, sim: Simulation) -> None:
         self._open.close()
+
+
+class Ruled(Hook):
+    """A user's hook on one of several ranks: all do as that of the first says, which may look at a clock."""
+
+    def __init__(self, hook: Hooked, ranks: Ranks) -> None:
+        self.hook, self.ranks = hook, ranks
+        self.begin, self.after_round = hook.begin, hook.after_round  # type: ignore[method-assign]
+        self.interrupted, self.end = hook.interrupted, hook.end  # type: ignore[method-assign]
+
+    def asks_to_stop(self, sim: Simulation) -> bool:
+        return self.ranks.on_first(lambda: self.hook.asks_to_stop(sim))
 
 
 class Saving(Hook):

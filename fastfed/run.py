@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from .hooks import Evaluated, Hooked
+from .ranks import RankLost
 from .record.evaluate import metric_of, training_rows, validation_rows
 
 if TYPE_CHECKING:
@@ -104,6 +105,8 @@ def run_rounds(sim: Simulation, end: End, hooks: Sequence[Hooked]) -> None:
                 begun.append(hook)
                 ends.callback(hook.end, sim)
             _run_rounds(sim, end, hooks)
+        except RankLost:
+            raise  # what the lost one kept cannot be saved
         except BaseException:  # Ctrl-C above all, but nothing that was trained should be lost to any error
             if sim.between_rounds:
                 for hook in begun:
@@ -116,6 +119,8 @@ def _run_rounds(sim: Simulation, end: End, hooks: Sequence[Hooked]) -> None:
     while sim.round < end.rounds and not time_is_up and not any(hook.asks_to_stop(sim) for hook in hooks):
         row = sim.step_before(end.clock)
         time_is_up = row is None
+        if sim.ranks is not None and sim.ranks.interrupted:
+            raise KeyboardInterrupt  # on all ranks, after the same round
         row = sim.flush() if time_is_up and end.flush else row
         if row is not None:
             last = time_is_up or _is_last(sim, end)

@@ -6,11 +6,12 @@ import copy
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
+import torch
 from torch import Tensor, nn
 
 from .aggregate import Aggregate, Reduction
@@ -20,13 +21,14 @@ from .compression import Compression
 from .data import Federation
 from .devices import Devices, find_devices, written
 from .exchange import Exchange
-from .hooks import Evaluated, Evaluating, Hooked, Saving, Showing, Target, Writing
+from .hooks import Evaluated, Evaluating, Hooked, Ruled, Saving, Showing, Target, Writing
 from .losses import Loss, LossReduction
 from .norms import frozen
 from .packing import Packing
 from .plan import RoundPlan, Tuning
 from .plan.round import Clocked
 from .privacy import Privacy
+from .ranks import current as current_ranks
 from .record import costs
 from .record.evaluate import Evaluator, metric_of, validation_rows
 from .record.evaluation import Evaluation
@@ -39,9 +41,11 @@ from .schedules import Schedule
 from .server import ServerModel
 from .servers import FedAvg, Server
 from .settings import Settings, check_settings, check_statistics
+from .sharing import Sharing, check_same_run, writes
 from .timing import Timing
 from .train import Outcome, RoundWork
-from .train.executors import make
+from .train.executors import Executor, make
+from .train.sharded import Sharded
 from .tune import TunerSettings
 
 
@@ -75,7 +79,7 @@ class Simulation:
     the first.
 
     The caller's model is neither touched nor moved, wherever it is: its parameters are where the run starts. `params`
-    is the packed global model.
+    is the packed global model. Made while several processes are joined (``ff.ranks``), it is one simulation of all.
     """
 
     def __init__(
@@ -151,7 +155,8 @@ class Simulation:
         check_statistics(self.settings, self.batch_norm.extra)
         self._costs = self.costs("simulation")
         split = None if exchange is None else exchange.split
-        self.executor = make(
+        self.ranks = current_ranks()
+        self.executor: Executor = make(
             executor,
             self._trained,
             loss,
@@ -169,6 +174,12 @@ class Simulation:
         self.tuner = make_tuner(self.settings, self.params)
         self.history = History()
         self.saved = SavedRun(self)
+        self._sharing: Sharing | None = None
+        if self.ranks is not None:
+            self.executor = sharded = Sharded(self.executor, self.ranks)
+            keeping = {"exchange": self.exchanger, "aggregation": self.aggregator, "batch_norm": self.batch_norm}
+            self._sharing = Sharing(self.ranks, sharded, keeping)
+            check_same_run(self.ranks, self.saved.run, fed.fingerprint(), (self.executor.name, self.device.type))
         self.between_rounds = True  # False while a round is taken over: a state that cannot be saved
 
     @property
@@ -263,34 +274,53 @@ class Simulation:
     def _work(self, plan: RoundPlan) -> RoundWork:
         if plan.keys is not None and not self.settings.repeats_clients:
             raise ValueError("cohort: has a client twice; a participation that repeats clients has `replacement` True")
+        numbers = self._numbers(plan)
+        if self._sharing is not None:
+            return self._shared_work(self._sharing, plan, numbers)
         visit = self.fed.visit(plan.cohort)
+        return RoundWork(
+            **{**numbers, **self.batch_norm.fields(numbers, plan.age)},
+            rows=visit.rows,
+            offsets=visit.offsets,
+            examples=None if visit.examples is self.fed.examples else visit.examples,
+            **self.exchanger.extras(plan.cohort, self.server.state),
+        )
+
+    def _numbers(self, plan: RoundPlan) -> dict[str, Any]:
+        """Of the round's work what is known without a look at what clients have: the start models, and numbers."""
         start, start_index = self.server.starts(plan.round, plan.age)
         exchanged = self.exchanger.keeps_deltas
-        first = {
+        return {
             "start": start.clone() if exchanged else start,  # deltas are absorbed after the server's step
             "start_index": start_index,
             "ids": plan.stream_ids,
             "round": plan.round,
+            "steps": plan.steps,
+            "seen": plan.seen,
+            "drawn": self.settings.batches == "drawn",
+            "batch_size": plan.batch_size,
+            "optimizers": plan.optimizers,
+            "optimizer_index": plan.optimizer_index,
+            "lr": plan.lr,
+            "seed": self.settings.seed,
+            "policy": self.aggregator.policy(plan, self.fed.sizes[plan.cohort]),
+            "keep_deltas": self.aggregator.keeps_deltas or exchanged,
+            "measure_cosine": self.tuner.measures_cosine,
+            "cosine_includes_step": self.tuner.cosine_includes_step,
         }
-        return RoundWork(
-            **{**first, **self.batch_norm.fields(first, plan.age)},
-            rows=visit.rows,
-            offsets=visit.offsets,
-            steps=plan.steps,
-            seen=plan.seen,
-            drawn=self.settings.batches == "drawn",
-            batch_size=plan.batch_size,
-            optimizers=plan.optimizers,
-            optimizer_index=plan.optimizer_index,
-            lr=plan.lr,
-            seed=self.settings.seed,
-            policy=self.aggregator.policy(plan, visit.offsets.diff()),
-            keep_deltas=self.aggregator.keeps_deltas or exchanged,
-            measure_cosine=self.tuner.measures_cosine,
-            cosine_includes_step=self.tuner.cosine_includes_step,
-            examples=None if visit.examples is self.fed.examples else visit.examples,
-            **self.exchanger.extras(plan.cohort, self.server.state),
-        )
+
+    def _shared_work(self, sharing: Sharing, plan: RoundPlan, numbers: dict[str, Any]) -> RoundWork:
+        """With the examples and vectors of the clients that are trained here."""
+
+        def vectors(of: Tensor) -> dict[str, Any]:
+            index, age = (None if one is None else one[of] for one in (numbers["start_index"], plan.age))
+            those = {**numbers, "ids": plan.stream_ids[of], "start_index": index}
+            kept = {"start": numbers["start"], "start_index": index, **self.batch_norm.fields(those, age)}
+            return kept | self.exchanger.extras(plan.cohort[of], self.server.state)
+
+        work = sharing.dealt(self.fed, plan.cohort, numbers, vectors(torch.empty(0, dtype=torch.int64)))
+        assert work.dealt is not None
+        return sharing.filled(work, self.fed, plan.cohort, vectors(work.dealt.to(sharing.ranks.rank)))
 
     def _row(self, plan: RoundPlan, outcome: Outcome, aggregate: Aggregate, moved: bool, tuning: Tuning) -> Row:
         row: Row = {"round": plan.round + 1, **training_columns(plan, outcome, aggregate)}
@@ -345,10 +375,13 @@ class Simulation:
         check_hooks(hooks)
         if checkpoint:
             self.saved.claim(checkpoint, self.round)
-        all_hooks: list[Hooked] = [Evaluating(evaluate_every, evaluated, end.rounds), Target(target or {}), *hooks]
-        all_hooks += [Writing(log, tensorboard), Showing(progress, end.known_rounds)]
+        all_hooks: list[Hooked] = [Evaluating(evaluate_every, evaluated, end.rounds), Target(target or {})]
+        all_hooks += hooks if self.ranks is None else [Ruled(hook, self.ranks) for hook in hooks]
+        if writes(self.ranks):
+            all_hooks += [Writing(log, tensorboard), Showing(progress, end.known_rounds)]
         all_hooks += [Saving(checkpoint, checkpoint_every, keep)] if checkpoint else []
-        run_rounds(self, end, all_hooks)
+        with nullcontext() if self.ranks is None else self.ranks.watched():
+            run_rounds(self, end, all_hooks)
         return self.history
 
     @property
@@ -384,6 +417,7 @@ class Simulation:
             device=self.device,
             uncounted=self.fed.uncounted,
             statistics=self.batch_norm.vector,
+            ranks=self.ranks,
         )
         return Evaluation(self.fed, evaluator, self.batch_norm.own_models)
 

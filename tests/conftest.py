@@ -27,7 +27,7 @@ def backends_of_session() -> list[str]:
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "backend: runs once for every backend of the session")
     config.addinivalue_line("markers", "device: runs device kernels in Triton's interpreter")
-    config.addinivalue_line("markers", "exhaustive: belongs to `make device-proof`, not to `make test`")
+    config.addinivalue_line("markers", "exhaustive: belongs to a proof (`make device-proof` ...), not to `make test`")
     torch.set_num_threads(2)
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # of a job in the background, and inherited
         signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -23,7 +23,7 @@ from typer.testing import CliRunner
 
 import fastfed as ff
 from fastfed.app import cli, config, sweep
-from fastfed.bench import checkpoints, device_costs, events, flower, gpu_report, host_time, optim, waiting
+from fastfed.bench import checkpoints, device_costs, events, flower, gpu_report, host_time, optim, ranks, waiting
 from fastfed.bench.kernels import cases
 
 from .pages import blocks, file_of, run_page
@@ -113,10 +113,8 @@ def test_configurations_are_accepted(page: str, tmp_path: Path) -> None:
 # ---- commands -------------------------------------------------------------------------------------------------------
 
 
-PROGRAMS = {
-    module.__name__: module.app
-    for module in (checkpoints, device_costs, events, flower, gpu_report, host_time, optim, waiting)
-}
+_MODULES = (checkpoints, device_costs, events, flower, gpu_report, host_time, optim, ranks, waiting)
+PROGRAMS = {module.__name__: module.app for module in _MODULES}
 
 
 def problem_with(command: str) -> str | None:
@@ -129,6 +127,10 @@ def problem_with(command: str) -> str | None:
             return None
         case ["fastfed", *rest]:
             return _unknown(cli.app, [word for word in rest if re.fullmatch("[a-z]+", word)][:2], rest)
+        case ["torchrun", *rest] if "fastfed" in rest:
+            return problem_with(shlex.join(rest[rest.index("fastfed") :]))
+        case ["torchrun", *_, script] if script.endswith(".py"):
+            return None
         case ["python", "-m", program, *rest] if program in PROGRAMS:
             return _unknown(PROGRAMS[program], [], rest)
         case ["python", "-m", "pytest", *rest]:
@@ -160,7 +162,7 @@ def commands_of(text: str) -> list[str]:
     """The lines of a page's shell blocks, fenced or, as in the README, indented."""
     fenced = [line for block in blocks(text) if block.language == "sh" for line in block.text.splitlines()]
     outside = re.sub(r"^```.*?^```$", "", text, flags=re.DOTALL | re.MULTILINE)
-    return fenced + re.findall(r"^    ((?:fastfed|make|pip|python) .*)$", outside, re.MULTILINE)
+    return fenced + re.findall(r"^    ((?:fastfed|make|pip|python|torchrun) .*)$", outside, re.MULTILINE)
 
 
 @every_page
@@ -186,6 +188,8 @@ def options_of_commands() -> frozenset[str]:
         "fastfed benches kernels",
         "fastfed bench kernels --size 1",
         "fastfed doctor --yaml",
+        "torchrun --nproc-per-node 4 -m fastfed ruin a.toml",
+        "torchrun --nproc-per-node 4 -m fastfed run a.toml --rank 4",
         "python -m fastfed.bench.events --client 3",
         "python -m fastfed.bench.host_time --client 3",
         "python -m fastfed.bench.optim --turn 3",

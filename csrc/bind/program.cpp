@@ -231,13 +231,18 @@ Round round_of(const py::dict& given, const Program& program) {
   r.cosine_includes_step = given["cosine_includes_step"].cast<bool>();
   r.threads = given["threads"].is_none() ? threads() : given["threads"].cast<int>();
   FF_REQUIRE(r.threads >= 1, "threads", "at least 1");
+  const py::tuple lanes = given["lanes"];
+  r.first_lane = lanes[0].cast<Size>();
+  r.end_lane = lanes[1].cast<Size>();
   return r;
 }
 
 Results results_of(const py::dict& given, const Round& round, const Program& program) {
   const Size clients = round.clients, d = program.d();
   Results r{};
-  r.delta = data<float>(given["delta"], "delta", d);
+  r.roots = array(given["delta"], "delta").numel / d;
+  FF_REQUIRE(r.roots == 1 || round.end_lane > 0, "delta", "one vector, unless some lanes are asked for");
+  r.delta = data<float>(given["delta"], "delta", r.roots * d);
   r.deltas = data_or_null<float>(given["deltas"], "deltas", clients * d);
   r.statistics = data_or_null<float>(given["statistics"], "statistics", clients * program.statistics());
   r.own = data_or_null<float>(given["own"], "own", clients * round.own_count);
@@ -276,6 +281,11 @@ void train(Program& program, const py::dict& examples, const py::dict& work, con
   }
 }
 
+Size deal(const Program& program, const py::dict& work, bool corrected, const py::object& order) {
+  const Round round = round_of(work, program);
+  return program.deal(round, corrected, data<Size>(order, "order", round.clients));
+}
+
 void predict(Program& program, const py::dict& examples, const py::object& params, const py::object& statistics,
              const py::object& rows, const py::object& outputs, int asked) {
   const Examples store = examples_of(examples, program);
@@ -303,7 +313,11 @@ void bind_program(py::module_& module) {
 #define FF_NAME(name) #name,
   module.def("scalars", [] { return std::vector<std::string>{FF_SCALARS(FF_NAME)}; });
 #undef FF_NAME
-  py::class_<Program>(module, "Program").def(py::init(&make_program)).def("train", &train).def("predict", &predict);
+  py::class_<Program>(module, "Program")
+      .def(py::init(&make_program))
+      .def("train", &train)
+      .def("deal", &deal)
+      .def("predict", &predict);
 }
 
 }  // namespace fastfed

@@ -63,6 +63,11 @@ FF_CLONES void added(Size n, const float* __restrict a, const float* __restrict 
   for (Size i = 0; i < n; ++i) out[i] = a[i] + b[i];
 }
 
+// With `by` 0 a whole sum has no -0: those that parts leave where they have nothing cannot show. With -0 it is a copy.
+FF_CLONES void increased(Size n, const float* __restrict a, float by, float* __restrict out) {
+  for (Size i = 0; i < n; ++i) out[i] = a[i] + by;
+}
+
 // The roots' share of n numbers, folded as the tree goes on; `parts` are null where a root has nothing there. `room`:
 // n numbers for every one of them.
 const float* fold(Size n, std::vector<const float*>& parts, float* room) {
@@ -163,9 +168,9 @@ const float* DeltaSum::at(Size begin) const {
   return held ? sum_.data() + begin : nullptr;
 }
 
-LaneTree::LaneTree(Size lanes, Size roots, Size d, SparseWeight table, bool tracks,
+LaneTree::LaneTree(LaneRange here, Size roots, Size d, SparseWeight table, bool tracks,
                    std::vector<std::unique_ptr<DeltaSum>> spare)
-    : lanes_(lanes), roots_(roots), d_(d), table_(table), tracks_(tracks), idle_(std::move(spare)) {}
+    : here_(here), roots_(here.is_part() ? 1 : roots), d_(d), table_(table), tracks_(tracks), idle_(std::move(spare)) {}
 
 std::unique_ptr<DeltaSum> LaneTree::take() {
   {
@@ -189,17 +194,26 @@ std::unique_ptr<DeltaSum> LaneTree::partner_of(Node node) {
   return partner;
 }
 
+// Whether all lanes below a node are among those that are summed here.
+bool LaneTree::is_here(Node node) const {
+  const Size first = node.second << node.first, end = (node.second + 1) << node.first;
+  return first >= here_.begin && std::min(end, here_.lanes) <= here_.end;
+}
+
 // Climbs the tree: a node's sum is that of its two children, added by whoever comes last (a + b is b + a to the bit). A
 // node without a right child is its left child.
 void LaneTree::finish(Size lane, std::unique_ptr<DeltaSum> sum) {
-  Size number = lane, count = lanes_;
-  for (int level = 0; count > roots_; ++level, count = (count + 1) / 2, number /= 2) {
+  Size number = lane, count = here_.lanes;
+  int level = 0;
+  for (; count > roots_; ++level, count = (count + 1) / 2, number /= 2) {
     const bool is_left = number % 2 == 0;
     if (is_left && number + 1 == count) continue;
+    const Node other{level, is_left ? number + 1 : number - 1};
+    if (!is_here(other)) break;
     std::unique_ptr<DeltaSum> partner;
     {
       const std::lock_guard<std::mutex> lock(mutex_);
-      partner = partner_of({level, is_left ? number + 1 : number - 1});
+      partner = partner_of(other);
       if (!partner) {
         waiting_[{level, number}] = std::move(sum);
         return;
@@ -210,20 +224,30 @@ void LaneTree::finish(Size lane, std::unique_ptr<DeltaSum> sum) {
     idle_.push_back(std::move(partner));
   }
   const std::lock_guard<std::mutex> lock(mutex_);
-  finished_[number] = std::move(sum);
+  finished_[number << level] = std::move(sum);
 }
 
 void LaneTree::write(const std::vector<SparseWeight>& tables, float* out, int threads) const {
+  Sums sums;
+  for (const auto& [lane, sum] : finished_) sums.push_back(sum.get());
+  if (!here_.is_part()) return write(tables, sums, 0.0f, out, threads);
+  for (std::size_t root = 0; root < sums.size(); ++root)
+    write(tables, {sums[root]}, -0.0f, out + Size(root) * d_, threads);
+}
+
+// out (d,) = the sums folded, and `nothing` where they have none.
+void LaneTree::write(const std::vector<SparseWeight>& tables, const Sums& sums, float nothing, float* out,
+                     int threads) const {
   const auto write_part = [&](Size begin, Size n, float* room, float* to) {
     std::vector<const float*> parts;
-    for (const auto& [number, sum] : finished_) parts.push_back(sum->at(begin));
+    for (const DeltaSum* sum : sums) parts.push_back(sum->at(begin));
     const float* sum = fold(n, parts, room);
     if (sum)
-      std::copy(sum, sum + n, to);
+      increased(n, sum, nothing, to);
     else
-      std::fill(to, to + n, 0.0f);
+      std::fill(to, to + n, nothing);
   };
-  const std::size_t roots = finished_.size();
+  const std::size_t roots = sums.size();
   for_gaps(tables, d_, [&](Size begin, Size n) {
     for_tasks((n + kSpan - 1) / kSpan, threads, [&](Size task, int) {
       std::vector<float> room(roots * std::size_t(kSpan));

@@ -3,6 +3,9 @@
 // Clients are dealt to lanes, a lane is summed in order by one thread, and lanes are folded in a fixed tree. A lane is
 // folded as soon as its neighbour is there, so that the sums alive at any time are about as many as threads. The last
 // few are folded by all threads together, while the sum is written.
+//
+// Of several processes each sums some neighbouring lanes, and folds what it can: the roots of the largest subtrees that
+// it has all lanes of. Whoever adds these up goes on in the same tree (fastfed/train/sharded.py).
 #pragma once
 
 #include <map>
@@ -54,28 +57,42 @@ class DeltaSum {
   std::vector<std::int32_t> touched_;
 };
 
+// Lanes [begin, end) of all those of a round.
+struct LaneRange {
+  Size lanes, begin, end;
+  bool is_part() const { return begin > 0 || end < lanes; }
+};
+
 class LaneTree {
  public:
-  // The last `roots` sums stay apart until `write`. `spare`: sums of an earlier round, to be used again.
-  LaneTree(Size lanes, Size roots, Size d, SparseWeight table, bool tracks,
+  // The last `roots` sums of a whole round stay apart until `write`. `spare`: sums of an earlier round, to be used
+  // again.
+  LaneTree(LaneRange here, Size roots, Size d, SparseWeight table, bool tracks,
            std::vector<std::unique_ptr<DeltaSum>> spare);
 
   std::unique_ptr<DeltaSum> take();  // a cleared sum
   void finish(Size lane, std::unique_ptr<DeltaSum> sum);
-  // After every lane has finished: out (d,) = sum, with `tables` in torch's order.
+  // After every lane has finished: out (d,) = sum, with `tables` in torch's order; of a part, out (roots, d): the sums
+  // that it cannot fold, by their lanes. What nothing was added to is 0; in a part -0, which changes nothing it is
+  // added to.
   void write(const std::vector<SparseWeight>& tables, float* out, int threads) const;
+  Size roots() const { return Size(finished_.size()); }
   std::vector<std::unique_ptr<DeltaSum>> spare();  // all sums, for a later round
 
  private:
   using Node = std::pair<int, Size>;  // level, number
+  using Sums = std::vector<const DeltaSum*>;
   std::unique_ptr<DeltaSum> partner_of(Node node);
+  bool is_here(Node node) const;
+  void write(const std::vector<SparseWeight>& tables, const Sums& sums, float nothing, float* out, int threads) const;
 
-  Size lanes_, roots_, d_;
+  LaneRange here_;
+  Size roots_, d_;
   SparseWeight table_;
   bool tracks_;
   std::mutex mutex_;
   std::map<Node, std::unique_ptr<DeltaSum>> waiting_;
-  std::map<Size, std::unique_ptr<DeltaSum>> finished_;
+  std::map<Size, std::unique_ptr<DeltaSum>> finished_;  // by their first lanes
   std::vector<std::unique_ptr<DeltaSum>> idle_;
 };
 

@@ -24,9 +24,9 @@ constexpr Size kLanes = 64;
 // Where clients touch a few rows only, to fold two lanes costs as much as several clients: a lane gets that many.
 constexpr Size kClientsOfSparseLane = 8, kSparseRoots = 8;
 
-Size lanes_of(const Round& round) {
-  const Size lanes = round.tracks ? std::clamp(round.clients / kClientsOfSparseLane, kSparseRoots, kLanes) : kLanes;
-  return std::min(lanes, round.clients);
+Size lanes_of(Size clients, bool tracks) {
+  const Size lanes = tracks ? std::clamp(clients / kClientsOfSparseLane, kSparseRoots, kLanes) : kLanes;
+  return std::min(lanes, clients);
 }
 
 bool is_image(const Shape& shape) { return shape.kind == Kind::kImage; }
@@ -288,9 +288,19 @@ class Failure {
 
 }  // namespace
 
+bool Program::tracks(const Round& round, bool corrected) const {
+  return table_.rows > 0 && !corrected && !round.measure_cosine && !shares_params_ &&
+         std::all_of(round.optimizers.begin(), round.optimizers.end(), is_plain_sgd);
+}
+
+Size Program::deal(const Round& round, bool corrected, Size* order) const {
+  const std::vector<Size> positions = longest_first(round);
+  std::copy(positions.begin(), positions.end(), order);
+  return lanes_of(round.clients, tracks(round, corrected));
+}
+
 void Program::train(const Examples& examples, Round round, const Results& results) {
-  round.tracks = table_.rows > 0 && !round.corrections && !round.measure_cosine && !shares_params_ &&
-                 std::all_of(round.optimizers.begin(), round.optimizers.end(), is_plain_sgd);
+  round.tracks = tracks(round, round.corrections != nullptr);
   round.start_is_moderate.clear();
   for (Size m = 0; m < round.models; ++m)
     round.start_is_moderate.push_back(is_moderate(d_, round.start + m * d_, round.threads));
@@ -321,9 +331,12 @@ void Program::with_workers(int threads, Size batch, const std::function<void(Wor
 
 void Program::train_in_engine_order(const Examples& examples, Round& round, const Results& results) {
   const std::vector<Size> order = longest_first(round);
-  const Size lanes = lanes_of(round);
-  LaneTree tree(lanes, round.tracks ? kSparseRoots : 1, d_, table_, round.tracks, take_sums(round.tracks));
-  std::atomic<Size> next{0};
+  const Size lanes = lanes_of(round.clients, round.tracks), end = round.end_lane > 0 ? round.end_lane : lanes;
+  if (round.first_lane < 0 || round.first_lane >= end || end > lanes)
+    throw std::invalid_argument("lanes: must be some of the round's " + std::to_string(lanes));
+  LaneTree tree({lanes, round.first_lane, end}, round.tracks ? kSparseRoots : 1, d_, table_, round.tracks,
+                take_sums(round.tracks));
+  std::atomic<Size> next{round.first_lane};
   Failure failure;
   // All stop when one fails; only the calling thread asks the caller.
   round.interrupted = [&failure, asks = std::move(round.interrupted)] {
@@ -331,7 +344,7 @@ void Program::train_in_engine_order(const Examples& examples, Round& round, cons
   };
   const auto work = [&](Worker& worker) {
     worker.prepare(examples, round);
-    for (Size lane; (lane = next++) < lanes && !failure.happened();) {
+    for (Size lane; (lane = next++) < end && !failure.happened();) {
       auto sum = tree.take();
       for (Size i = lane; i < round.clients; i += lanes) {
         const Size position = order[std::size_t(i)];
@@ -340,11 +353,13 @@ void Program::train_in_engine_order(const Examples& examples, Round& round, cons
       tree.finish(lane, std::move(sum));
     }
   };
-  with_workers(int(std::min<Size>(round.threads, lanes)), round.batch_size, work,
+  with_workers(int(std::min<Size>(round.threads, end - round.first_lane)), round.batch_size, work,
                [&](std::exception_ptr error, const Worker* worker) {
                  failure.note(std::move(error), worker ? where(round, *worker) : "");
                });
   failure.raise();
+  if (end - round.first_lane < lanes && tree.roots() != results.roots)
+    throw std::invalid_argument("delta: these lanes have " + std::to_string(tree.roots()) + " roots");
   tree.write(tables_, results.delta, round.threads);
   give_back(tree.spare());
 }

@@ -96,6 +96,7 @@ struct Round {
   double clip;            // 0: none
   bool divide_by_steps, measure_cosine, cosine_includes_step;
   int threads;
+  Size first_lane, end_lane;          // of the lanes that are trained here; end_lane 0: all
   std::function<bool()> interrupted;  // asked by the calling thread, between batches
 
   // What the program adds.
@@ -125,9 +126,11 @@ inline Size steps_taken(const Round& round, Size client) {
   DO(min_cosine)
 
 // What a round leaves; `deltas` (clients, d) may be null. The weights of sparse layers lie in `delta` as in
-// Round::start, in `deltas` as in the engine, (in, out).
+// Round::start, in `deltas` as in the engine, (in, out). Of some lanes, `delta` (roots, d) has the sums that only those
+// who have the others can fold, and nothing is said of clients in other lanes.
 struct Results {
   float *delta, *deltas;
+  Size roots;
   float *statistics, *own;  // (clients, s), (clients, own_count); null where the work does without
 #define FF_FIELD(name) double* name;
   FF_SCALARS(FF_FIELD)
@@ -168,6 +171,9 @@ class Program {
   ~Program();
 
   void train(const Examples& examples, Round round, const Results& results);
+  // In how many lanes a round is summed; `order` (clients,): positions, of which the i-th is in lane i modulo that
+  // number. `corrected`: whether it has corrections, which it need not bring yet.
+  Size deal(const Round& round, bool corrected, Size* order) const;
   void predict(const Examples& examples, const Prediction& wanted);
 
   // A run of layers that are called together: for one example after the other, or for the whole batch.
@@ -202,6 +208,7 @@ class Program {
   void plan_memory(std::vector<Spec>& specs);
   void plan_segments(const std::vector<Spec>& specs);
   void check_params() const;
+  bool tracks(const Round& round, bool corrected) const;
   std::unique_ptr<Worker> take_worker(Size batch);
   void give_back(std::unique_ptr<Worker> worker);
   void train_in_engine_order(const Examples& examples, Round& round, const Results& results);

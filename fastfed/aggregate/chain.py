@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from torch import Tensor
 
 from .. import kernels
 from ..compression import Compressor
+from ..exchange.client_store import ClientStore
 from ..plan.round import RoundPlan
 from ..train import DeltaPolicy, Outcome, Total
 from ..train.batches import examples_seen
@@ -48,6 +50,11 @@ class Chain:
     def __post_init__(self) -> None:
         if self.clip is not None and not 0 < self.clip < math.inf:
             raise ValueError(f"delta_clip: must be a finite number > 0, or None, got {self.clip!r}")
+
+    @property
+    def stores(self) -> tuple[ClientStore, ...]:
+        """What clients keep."""
+        return () if self.compressor is None else self.compressor.stores
 
     @property
     def keeps_deltas(self) -> bool:
@@ -89,21 +96,25 @@ class Chain:
         """What the train room does in passing, delta by delta: the sum, and what a row tells of it."""
         assert outcome.deltas is not None
         columns, sent = dict[str, Any](), counted(outcome)
-        deltas = outcome.deltas[sent]
+        here = outcome.here[sent[outcome.here]]
+        deltas = outcome.deltas[sent[outcome.here]]
         if policy.divide_by_steps:
-            deltas /= outcome.scalars["steps"][sent].to(deltas)[:, None]
+            deltas /= outcome.scalars["steps"][here].to(deltas)[:, None]
         if self.compressor is not None:
-            encoded = self.compressor.send(plan.stream_ids[sent], deltas, self.seed, plan.round)
+            encoded = self.compressor.send(plan.stream_ids[here], deltas, self.seed, plan.round)
             deltas = encoded.decoded
-            columns["bytes_up"] = encoded.bytes * (len(deltas) + plan.late_uploads)
-        weights = share[sent]
-        if bool((weights == 0).any()):
-            deltas, weights = deltas[weights > 0], weights[weights > 0]
-        if not len(deltas):
+            columns["bytes_up"] = encoded.bytes * (int(sent.sum()) + plan.late_uploads)
+        counts = sent & (share > 0)
+        if bool((share[here] == 0).any()):
+            deltas = deltas[share[here] > 0]
+        if not bool(counts.any()):
             return torch.zeros_like(outcome.delta), columns
-        if policy.clip is not None:
+        if policy.clip is not None and len(deltas):
             kernels.clip(deltas, policy.clip)
-        return self._reduced(deltas, weights, None if policy.scale is None else policy.scale[share > 0]), columns
+        scale = None if policy.scale is None else policy.scale[counts]
+        reduce = partial(self._reduced, weights=share[counts], scale=scale)
+        by_column = getattr(self.reduction, "by_column", False)
+        return outcome.peers.reduced(deltas, counts, reduce, by_column=by_column), columns
 
     def _reduced(self, deltas: Tensor, weights: Tensor, scale: Tensor | None) -> Tensor:
         """What is of deltas alone, as a median, sees them scaled; a sum can have the scale in its weights."""

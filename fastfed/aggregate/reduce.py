@@ -16,9 +16,10 @@ from .. import kernels
 class Reduction(Protocol):
     """Makes one vector of the deltas of a round.
 
-    Two more attributes are asked for if they are there. `in_passing`: it is the weighted sum, which the train room adds
+    More attributes are asked for if they are there. `in_passing`: it is the weighted sum, which the train room adds
     up while clients train, so that no delta is kept (default False). `alike`: all clients count alike, so that weights
-    other than "uniform" are refused (default False).
+    other than "uniform" are refused (default False). `by_column`: it looks at one parameter at a time, so that several
+    ranks may each reduce some of them (default False: every rank is sent all deltas).
     """
 
     def reduce(self, deltas: Tensor, weights: Tensor) -> Tensor:
@@ -32,6 +33,7 @@ class Mean:
 
     in_passing = True
     alike = False
+    by_column = True
 
     def reduce(self, deltas: Tensor, weights: Tensor) -> Tensor:
         return kernels.weighted_sum(deltas, weights.to(deltas))
@@ -46,6 +48,7 @@ class TrimmedMean:
 
     in_passing = False
     alike = True
+    by_column = True
 
     def __post_init__(self) -> None:
         real = isinstance(self.trim, numbers.Real) and not isinstance(self.trim, bool)
@@ -63,6 +66,7 @@ class Median:
 
     in_passing = False
     alike = True
+    by_column = True
 
     def reduce(self, deltas: Tensor, weights: Tensor) -> Tensor:
         return kernels.trimmed_mean(deltas, (len(deltas) - 1) // 2)

@@ -24,7 +24,7 @@ from .commands.report import report
 from .commands.run import run
 from .commands.starter import init
 from .commands.sweep import sweep
-from .commands.terminal import FAILED, complain, exit_codes
+from .commands.terminal import ASKED_WRONGLY, FAILED, complain, exit_codes
 from .errors import first_line
 
 _TRACEBACK = "FASTFED_TRACEBACK"  # set in the environment: what nobody expected shows where it came from
@@ -72,11 +72,19 @@ def _say_version(asked: bool) -> None:
 
 @app.callback()
 def _options(
+    called: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", callback=_say_version, is_eager=True, help="Print the version and stop.")
     ] = False,
 ) -> None:
-    pass
+    from ..ranks import are_asked_for
+
+    if are_asked_for() and called.invoked_subcommand != "run":
+        if os.environ["RANK"] == "0":
+            complain(
+                f"torchrun: several processes share the work of `fastfed run` alone, got {called.invoked_subcommand}"
+            )
+        raise typer.Exit(ASKED_WRONGLY)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from ..servers import Server
 from ..train import Contrast, Outcome, RoundWork
 from ..train.contrast import check_settings
 from ..train.split import Split
-from .protocol import Exchanger, MakeStore, make_store
+from .protocol import Exchanger, MakeStore, VectorStore, make_store
 
 
 @dataclass(frozen=True)
@@ -61,8 +61,13 @@ class _Remembering:
 
     def absorb(self, work: RoundWork, outcome: Outcome) -> None:
         assert outcome.deltas is not None
-        trained = ((outcome.scalars["steps"] > 0) & ~outcome.refused).nonzero().flatten()
-        self.models.put(work.ids[trained], outcome.deltas[trained].add_(work.starts_of(trained)))
+        counts = ((outcome.scalars["steps"] > 0) & ~outcome.refused)[outcome.here]
+        trained = outcome.here[counts]
+        self.models.put(work.ids[trained], outcome.deltas[counts].add_(work.starts_of(trained)))
+
+    @property
+    def stores(self) -> tuple[VectorStore, ...]:
+        return (self.models,)
 
     def tensors(self) -> dict[str, Tensor]:
         return self.models.tensors()

@@ -68,7 +68,11 @@ class Exchange(Protocol):
 
 
 class Exchanger(Protocol):
-    """An exchange during a run. `keeps_deltas`: it wants to see every client's delta."""
+    """An exchange during a run. `keeps_deltas`: it wants to see every client's delta.
+
+    `stores`, if it has that, are those of what its clients keep: if each is a `ClientStore`, it can be dealt to several
+    ranks, of which each sees the deltas of its own clients (`Outcome.here`); what it keeps besides is the same on all.
+    """
 
     keeps_deltas: bool
 
@@ -89,6 +93,7 @@ class NoExchanger:
     """Of a run in which only the model travels."""
 
     keeps_deltas = False
+    stores: tuple[VectorStore, ...] = ()
 
     def extras(self, cohort: Tensor, server_state: dict[str, Tensor]) -> dict[str, Any]:
         return {}

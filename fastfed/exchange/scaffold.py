@@ -13,7 +13,7 @@ from ..clients import SGD, Client
 from ..servers import Server
 from ..train import Outcome, RoundWork
 from ..train.policy import policy_weights
-from .protocol import Exchanger, MakeStore, make_store
+from .protocol import Exchanger, MakeStore, VectorStore, make_store
 
 
 @dataclass(frozen=True)
@@ -62,13 +62,18 @@ class _Controlling:
         if not bool(weights.sum() > 0):
             return
         weights /= weights.sum()
-        cohort, deltas = work.ids[counts], outcome.deltas[counts]
+        here = outcome.here[counts[outcome.here]]
+        cohort, deltas = work.ids[here], outcome.deltas[counts[outcome.here]]
         before = self.own.get(cohort, self.common)
-        gradients = deltas.mul_((-1 / (steps * lr)[counts]).to(deltas)[:, None])  # the mean over local steps, corrected
+        gradients = deltas.mul_((-1 / (steps * lr)[here]).to(deltas)[:, None])  # the mean over local steps, corrected
         changes = gradients.sub_(self.common)
         self.own.put(cohort, before + changes)
-        share = int(counts.sum()) / self.clients
-        self.common += kernels.weighted_sum(changes, (share * weights[counts]).to(changes))
+        factors = (int(counts.sum()) / self.clients * weights[counts]).to(changes)
+        self.common += outcome.peers.reduced(changes, counts, lambda rows: kernels.weighted_sum(rows, factors))
+
+    @property
+    def stores(self) -> tuple[VectorStore, ...]:
+        return (self.own,)
 
     def _learning_rates(self, work: RoundWork) -> Tensor:
         own: float = work.optimizers[0].lr  # type: ignore[attr-defined]

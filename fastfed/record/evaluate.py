@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from ..data import Examples, Federation, Visit
 from ..losses import IGNORED, Loss, LossReduction, find_loss
 from ..norms import PackedModel
+from ..ranks import Ranks
 from ..train.executors import Predict
 from ..train.predict import TorchOutputs
 from ..train.threads import check_threads, in_order, one_thread_per_operation
@@ -100,6 +101,7 @@ class Evaluator:
     `device`, from which an evaluation is fetched as a whole. Accuracy leaves out `uncounted` labels, the loss does not.
     An evaluation has no batches: by the `reduction` "batch", the loss is what `batch_size` examples lose on average.
     `statistics` tells the running statistics (s,) of now that batch norms of the global model have, None without any.
+    Several `ranks` evaluate a part each, and have all.
     """
 
     def __init__(
@@ -114,12 +116,14 @@ class Evaluator:
         device: torch.device | str = "cpu",
         uncounted: Sequence[int] = (),
         statistics: Callable[[], Tensor | None] = lambda: None,
+        ranks: Ranks | None = None,
     ) -> None:
         check_threads(threads)
         self._uncounted, self._reduction, self._batch_size = tuple(uncounted), reduction, batch_size
         self.loss, self.metric = find_loss(loss), metric_of(loss)
         self._count = _METRICS[loss][1] if isinstance(loss, str) else _count_examples
         self._predict, self.device, self._statistics = predict, torch.device(device), statistics
+        self._ranks = ranks
         on_host = self.device.type == "cpu"
         self._load = 1 if on_host else _DEVICE_LOAD
         self._threads, self._chunk = 1, _NATIVE_CHUNK if on_host else _DEVICE_CHUNK
@@ -161,13 +165,25 @@ class Evaluator:
         chunks = [[_Chunk(model, some) for some in rows.split(self._chunk)] for model, rows in groups]
         loads = _loads(itertools.chain.from_iterable(chunks), self._load)
         with one_thread_per_operation(), torch.no_grad():
-            measured = list(in_order(lambda load: self._measure(examples, load), loads, self._threads))
-        fetched = iter(torch.cat(measured).tolist() if measured else ())
+            measured = self._measured(examples, list(loads))
+        fetched = iter(measured.tolist())
         for group in chunks:
             tally = Tally()
             for _ in group:
                 tally = tally.plus(Tally(*next(fetched)))
             yield tally
+
+    def _measured(self, examples: Examples, loads: Sequence[Sequence[_Chunk]]) -> Tensor:
+        """The numbers of the tallies of all chunks, one load's after the other's: (chunks, 6) float64."""
+        count = 1 if self._ranks is None else self._ranks.count
+        borders = [len(loads) * rank // count for rank in range(count + 1)]
+        parts = [loads[first:end] for first, end in itertools.pairwise(borders)]
+        mine = parts[0 if self._ranks is None else self._ranks.rank]
+        found = list(in_order(lambda load: self._measure(examples, load), mine, self._threads))
+        measured = torch.cat(found) if found else torch.empty(0, 6, dtype=torch.float64)
+        if self._ranks is None:
+            return measured
+        return torch.cat(self._ranks.gathered(measured.cpu(), [sum(map(len, part)) for part in parts]))
 
     @torch.no_grad()
     def _measure(self, examples: Examples, load: Sequence[_Chunk]) -> Tensor:

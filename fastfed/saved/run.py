@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from torch import nn
+from torch import Tensor, nn
 
 from .._version import __version__
 from ..data import Federation
+from ..ranks import current as current_ranks
 from ..record.history import History, Row
 from . import checkpoint as checkpoints
 from .recipe import recipe_of
@@ -32,6 +33,7 @@ from .rows import Rows, SavedRows
 if TYPE_CHECKING:
     from ..simulation import Simulation
 
+_Result = TypeVar("_Result")
 _CONSTANT = "constant."  # what begins the names of tensors of the module that are not trained
 
 
@@ -41,24 +43,31 @@ class SavedRun:
 
     def __init__(self, sim: Simulation) -> None:
         self.run, self.resumed = run_id(sim.settings.by_name(), sim.params), False
-        self._fed = sim.fed
+        self._fed, self._ranks = sim.fed, sim.ranks
         self._rows: dict[str, Rows] = {}
         self._told: tuple[str, str] | None = None  # of which run, and what
         self._known: dict[Path, SavedRows] = {}  # where it was resumed: what the checkpoint knew of its rows
 
     def claim(self, directory: str | Path, round: int) -> None:
         """Refuses a directory whose checkpoints this run, at this round, would mix with."""
-        checkpoints.claim(directory, self.run, round, self.resumed)
+        self._on_first(lambda: checkpoints.claim(directory, self.run, round, self.resumed))
 
     def save(self, sim: Simulation, directory: str | Path, keep: int | None) -> Path:
         """Writes a checkpoint; its path. With `keep`, all but the last `keep` and the best are removed."""
+        tensors = sim.tensors() | {f"{_CONSTANT}{name}": tensor for name, tensor in constants(sim.model).items()}
+        return self._on_first(lambda: self._write(sim, tensors, directory, keep))
+
+    def _write(self, sim: Simulation, tensors: dict[str, Tensor], directory: str | Path, keep: int | None) -> Path:
         rows = sim.history.rounds
         saved_rows = self._rows_in(directory).add(rows)
-        tensors = sim.tensors() | {f"{_CONSTANT}{name}": tensor for name, tensor in constants(sim.model).items()}
         target = checkpoints.write(directory, sim.round, tensors, self._told_of(sim), saved_rows)
         if keep is not None:
             checkpoints.prune(directory, keep, spare=lambda there: _best_round(rows, sim.metric, there))
         return target
+
+    def _on_first(self, function: Callable[[], _Result]) -> _Result:
+        """Files are written by one process; of several ranks, the first."""
+        return function() if self._ranks is None else self._ranks.on_first(function)
 
     def _rows_in(self, directory: str | Path) -> Rows:
         place = os.path.abspath(directory)
@@ -70,7 +79,7 @@ class SavedRun:
     def take_up(self, path: str | Path, manifest: dict[str, Any]) -> None:
         """The simulation is the one of this checkpoint, whose run it goes on with."""
         self.run, self.resumed = manifest["run"], True
-        if "saved_rows" in manifest:
+        if "saved_rows" in manifest and (self._ranks is None or self._ranks.is_first):
             self._known[checkpoints.newest(path).parent.resolve()] = manifest["saved_rows"]
 
     @cached_property
@@ -102,7 +111,7 @@ def resume(
     kind: type[Simulation], path: str | Path, model: nn.Module | None, fed: Federation | None, given: dict[str, Any]
 ) -> Simulation:
     """The simulation of a checkpoint; model, data and settings as `given`, where they must or may be."""
-    manifest, tensors = checkpoints.read(path)
+    manifest, tensors = _read(path)
     module = restore_model(restored("model", manifest["model"], model), manifest, beginning_with(_CONSTANT, tensors))
     data = restored("fed", manifest["data"], fed)
     if data.fingerprint() != manifest["fingerprint"]:
@@ -113,6 +122,21 @@ def resume(
     sim.history = History(manifest["history"])
     sim.saved.take_up(path, manifest)
     return sim
+
+
+def _read(path: str | Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """A checkpoint; of several ranks the first one reads it, and tells the others."""
+    ranks = current_ranks()
+    if ranks is None:
+        return checkpoints.read(path)
+    held: dict[str, Tensor] = {}
+
+    def read() -> dict[str, Any]:
+        manifest, tensors = checkpoints.read(path)
+        held.update(tensors)
+        return manifest
+
+    return ranks.on_first(read), ranks.spread_tensors(held)
 
 
 def _best_round(rows: Sequence[Row], metric: str, among: Collection[int]) -> list[int]:

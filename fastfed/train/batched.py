@@ -23,7 +23,7 @@ from .cosine import LeastCosine
 from .dropout import ANOTHER, stream_of
 from .model import fitting_examples
 from .optimizer import LocalOptimizer, StepContext
-from .policy import DeltaSum
+from .policy import DeltaSum, Portion
 from .predict import TorchPredict
 from .split import Split
 from .stacked import Comparison, StackedBatch, StackedModel
@@ -77,24 +77,38 @@ class Batched:
     def run(self, work: RoundWork) -> Outcome:
         """The round's weighted sum of deltas, and its scalars."""
         with one_thread_per_operation():
-            examples = fitting_examples(work, self.model.packing(work.start.dtype), self.examples)
-            store = self.resident if examples is self.examples else passing(examples, self.device)
-            return self._run(work, store)
+            total = DeltaSum(work, steps_taken(work), self.device)
+            scalars = {name: upload(values, self.device) for name, values in empty_scalars(len(work)).items()}
+            for portion in self.portions(work, self.units(work)):
+                portion.enter(total, scalars)
+            return total.outcome(scalars)
 
-    def _run(self, work: RoundWork, store: Resident) -> Outcome:
-        steps = steps_taken(work)
-        total = DeltaSum(work, steps, self.device)
-        scalars = {name: upload(values, self.device) for name, values in empty_scalars(len(work)).items()}
-        for optimizer, clients in _groups(work, steps):
-            self.model.check_batches(work, steps, store.examples)
-            widths = batch_widths(work, clients)
-            for chunk in _chunks(clients, self._clients_at_once(work, optimizer, clients, store)):
-                training = _Chunk(self.model, store, work, optimizer, chunk, steps[chunk], widths)
-                positions = upload(chunk, self.device)
-                for name, values in training.train().items():
-                    scalars[name][positions] = values
-                total.add(chunk, training.x.sub_(training.start), training.statistics)
-        return total.outcome(scalars)
+    def units(self, work: RoundWork) -> list[Tensor]:
+        """The chunks of clients that train side by side, in the order in which their deltas are added: positions (k,)
+        int64 each, all with one optimizer."""
+        store = self._store(work)
+        return [
+            chunk
+            for optimizer, clients in _groups(work, steps_taken(work))
+            for chunk in _chunks(clients, self._clients_at_once(work, optimizer, clients, store))
+        ]
+
+    def portions(self, work: RoundWork, units: Sequence[Tensor]) -> Iterator[Portion]:
+        """Trains some of the `units`."""
+        store, steps = self._store(work), steps_taken(work)
+        with one_thread_per_operation():
+            for optimizer, clients in _groups(work, steps) if units else ():
+                self.model.check_batches(work, steps, store.examples)
+                widths = batch_widths(work, clients)
+                for chunk in units:
+                    if bool(torch.isin(chunk[:1], clients)):
+                        training = _Chunk(self.model, store, work, optimizer, chunk, steps[chunk], widths)
+                        scalars = training.train()
+                        yield Portion(chunk, training.x.sub_(training.start), training.statistics, scalars)
+
+    def _store(self, work: RoundWork) -> Resident:
+        examples = fitting_examples(work, self.model.packing(work.start.dtype), self.examples)
+        return self.resident if examples is self.examples else passing(examples, self.device)
 
     def _clients_at_once(self, work: RoundWork, optimizer: Client, clients: Tensor, store: Resident) -> int:
         """How many of these clients, all of one optimizer, fit into the memory: at least one."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import NamedTuple
@@ -21,7 +21,7 @@ from .cosine import LeastCosine
 from .dropout import ANOTHER, Dropout, Uniforms, client_uniforms, torch_random_state_guarded
 from .model import LocalModel, fitting_examples
 from .optimizer import LocalOptimizer, StepContext
-from .policy import DeltaSum
+from .policy import DeltaSum, Portion
 from .predict import TorchPredict
 from .split import Split
 from .threads import check_threads, in_order, one_thread_per_operation
@@ -63,19 +63,26 @@ class Eager:
 
     def run(self, work: RoundWork) -> Outcome:
         """The round's weighted sum of deltas, and its scalars."""
+        total, scalars = DeltaSum(work, steps_taken(work), self.device), empty_scalars(len(work))
+        for portion in self.portions(work, self.units(work)):
+            portion.enter(total, scalars)
+        return total.outcome(scalars)
+
+    def units(self, work: RoundWork) -> list[Tensor]:
+        """The clients that train, one by one, in the order in which their deltas are added: (1,) int64 each."""
+        return list(steps_taken(work).nonzero().flatten()[:, None])
+
+    def portions(self, work: RoundWork, units: Sequence[Tensor]) -> Iterator[Portion]:
+        """Trains some of the `units`."""
         examples = fitting_examples(work, self.packing, self.examples)
-        steps = steps_taken(work)
-        total, scalars = DeltaSum(work, steps, self.device), empty_scalars(len(work))
-        busy = steps.nonzero().flatten().tolist()
+        steps, busy = steps_taken(work), [int(unit) for unit in units]
         with torch_random_state_guarded(self.device), one_thread_per_operation():
             trained = in_order(
                 lambda position: self._train(work, examples, position, int(steps[position])), busy, self.threads
             )
-            for position, (delta, of_client, statistics) in zip(busy, trained, strict=True):
-                total.add(torch.tensor([position]), delta[None], None if statistics is None else statistics[None])
-                for name, value in of_client.items():
-                    scalars[name][position] = value
-        return total.outcome(scalars)
+            for unit, (delta, scalars, statistics) in zip(units, trained, strict=True):
+                found = None if statistics is None else statistics[None]
+                yield Portion(unit, delta[None], found, scalars)
 
     def _train(self, work: RoundWork, examples: Examples, position: int, steps: int) -> Trained:
         model = self.models.get()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -73,20 +74,41 @@ class Native:
 
     def run(self, work: RoundWork) -> Outcome:
         """Trains the round's clients."""
+        weights = policy_weights(work, steps_taken(work))
+        results = self._train(work, weights)
+        total = divided(results["delta"], rest(work, weights, results["refused"]))
+        return self._outcome(results, self.program.from_engine(total, tables=False))
+
+    def deal(self, work: RoundWork) -> tuple[int, Tensor]:
+        """In how many lanes a round is summed, and an order (clients,) int64 of its clients' positions, of which the
+        i-th is in lane i modulo that number. Examples are not looked at, nor what vectors hold."""
+        order = torch.empty(len(work), dtype=torch.int64)
+        light = replace(work, corrections=None, contrast=None)  # the others are short
+        given = self._engine_work(light, torch.zeros(len(work), dtype=torch.float64))
+        return self._core.deal(given, work.corrections is not None, order), order
+
+    def run_lanes(self, work: RoundWork, lanes: range, roots: int) -> Outcome:
+        """Trains the clients in some neighbouring lanes: the total is (roots, d), the sums of the largest subtrees of
+        lanes that are all among these. Nothing is said of the other clients, nor is the total divided by anything."""
+        weights = policy_weights(work, steps_taken(work))
+        results = self._train(work, weights, lanes, roots)
+        return self._outcome(results, self.program.from_engine(results["delta"], tables=False))
+
+    def _train(self, work: RoundWork, weights: Tensor, lanes: range = range(0), roots: int = 1) -> dict[str, Any]:
         if work.start.dtype is not torch.float32:
             raise TypeError(f"start: the native engine computes in float32, got {work.start.dtype}")
         if work.contrast is not None:
             self._check_head(work.contrast.head)
         examples = fitting_examples(work, self.program.packing, self.examples)
         held = self._examples if examples is self.examples else _engine_examples(examples)
-        results = _empty_results(work)
-        weights = policy_weights(work, steps_taken(work))
-        self._core.train(held, self._engine_work(work, weights), results)
-        total = divided(results["delta"], rest(work, weights, results["refused"]))
-        delta = self.program.from_engine(total, tables=False)
+        results = _empty_results(work, roots)
+        self._core.train(held, self._engine_work(work, weights, lanes), results)
+        return results
+
+    def _outcome(self, results: dict[str, Any], total: Tensor) -> Outcome:
         deltas = None if results["deltas"] is None else self.program.from_engine(results["deltas"])
         scalars = {name: results[name] for name in SCALARS}
-        return Outcome(Total(delta), scalars, results["refused"], deltas, results["statistics"], results["own"])
+        return Outcome(Total(total), scalars, results["refused"], deltas, results["statistics"], results["own"])
 
     def predict(self, x: Tensor, examples: Examples, rows: Tensor, statistics: Tensor | None = None) -> Tensor:
         """The outputs of the packed model `x` (d,), with these running `statistics` (s,) of its batch norms, for these
@@ -110,7 +132,7 @@ class Native:
             program.check_head(self.program, head_of(self._module, asked))
             self._heads.add(asked)
 
-    def _engine_work(self, work: RoundWork, weights: Tensor) -> dict[str, Any]:
+    def _engine_work(self, work: RoundWork, weights: Tensor, lanes: range = range(0)) -> dict[str, Any]:
         policy = work.policy
         return {
             "ids": work.stream_ids,
@@ -140,6 +162,7 @@ class Native:
             "measure_cosine": work.measure_cosine,
             "cosine_includes_step": work.cosine_includes_step,
             "threads": self.threads,
+            "lanes": (lanes.start, lanes.stop),
         }
 
     def _engine_contrast(self, contrast: Contrast, clients: int) -> dict[str, Any]:
@@ -180,10 +203,10 @@ def _key(work: RoundWork, purpose: int) -> tuple[int, int]:
     return words.key0, words.key1
 
 
-def _empty_results(work: RoundWork) -> dict[str, Any]:
+def _empty_results(work: RoundWork, roots: int) -> dict[str, Any]:
     clients, d = len(work), work.start.shape[-1]
     results: dict[str, Any] = dict(empty_scalars(clients))
-    results["delta"] = torch.empty(d)
+    results["delta"] = torch.empty(d) if roots == 1 else torch.empty(roots, d)
     results["deltas"] = torch.empty(clients, d) if work.keep_deltas else None
     results["statistics"] = None if work.statistics is None else torch.empty(clients, work.statistics.shape[-1])
     results["own"] = None if work.own is None else torch.empty(clients, len(work.own))

@@ -3,6 +3,9 @@ delta once it is added, unless the work asks for it."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
 import torch
 from torch import Tensor
 
@@ -50,6 +53,23 @@ def shares(weights: Tensor) -> Tensor:
 def fetch(numbers: Tensor) -> Tensor:
     """A round's numbers on the CPU: the one place where a round waits for its device."""
     return numbers.cpu()
+
+
+class Portion(NamedTuple):
+    """Clients that have trained, at these positions (k,): their `deltas` (k, d), the `statistics` (k, s) of their batch
+    norms, if there are any, and their scalars by name, a number each or (k,)."""
+
+    clients: Tensor
+    deltas: Tensor
+    statistics: Tensor | None
+    scalars: Mapping[str, Any]
+
+    def enter(self, total: DeltaSum, scalars: dict[str, Tensor]) -> None:
+        """Adds the deltas, which are used up, to a sum, and puts the scalars among those of all clients (n,)."""
+        where = upload(self.clients, next(iter(scalars.values())).device)
+        for name, values in self.scalars.items():
+            scalars[name][where] = values
+        total.add(self.clients, self.deltas, self.statistics)
 
 
 class DeltaSum:

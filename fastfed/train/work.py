@@ -16,6 +16,7 @@ from ..data.store import Examples
 from ..kernels.table import CLIENT_RULES
 from .contrast import Contrast
 from .ids import check_ids, stream_ids
+from .peers import ALONE, Alone, Dealt
 from .total import Total
 
 
@@ -67,6 +68,9 @@ class RoundWork:
     `examples` is a store of this round's own, in the form of the executor's, for data that is made when visited.
     `keep_deltas` also returns every D_i; `measure_cosine` fills the scalar `min_cosine`, the least cosine of a local
     step's gradient with the sum of those before it, itself included where `cosine_includes_step`.
+
+    `dealt`: which rank trains whom, where several do. Of clients that are others', rows, corrections, start models and
+    statistics are not here: what stands in their places says nothing.
     """
 
     start: Tensor
@@ -93,6 +97,7 @@ class RoundWork:
     examples: Examples | None = None
     statistics: Tensor | None = None
     own: Tensor | None = None
+    dealt: Dealt | None = None
 
     def __post_init__(self) -> None:
         _check_work(self)
@@ -147,6 +152,9 @@ class Outcome:
     the delta was not finite; on the CPU. `deltas` (clients, d): every D_i before the policy, where kept, beside
     `delta`. A client that takes no step has D_i = 0. `statistics` (clients, s): what became of those that clients
     started from. `own` (clients, n): their moves at the work's own places, where D_i is 0 then.
+
+    Where a round is dealt to several ranks, these last three are of the clients that were trained here, and `peers`
+    says which (`here`) and asks the others.
     """
 
     total: Total
@@ -155,11 +163,17 @@ class Outcome:
     deltas: Tensor | None = None
     statistics: Tensor | None = None
     own: Tensor | None = None
+    peers: Alone = ALONE
 
     @property
     def delta(self) -> Tensor:
         """The weighted sum (d,)."""
         return self.total.delta
+
+    @property
+    def here(self) -> Tensor:
+        """The positions of the clients whose deltas are here: (m,) int64, rising."""
+        return self.peers.here(len(self.refused))
 
     @classmethod
     def of_nobody(cls, x: Tensor) -> Outcome:

@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from .terminal import INTERRUPTED, complain, console, say
+from .terminal import FAILED, INTERRUPTED, complain, console, say
 
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from ...ranks import Ranks
     from ..config import Config
     from ..runs import Run
 
@@ -59,25 +60,68 @@ def run(
     The directory gets the configuration with every default stated, a row per round, checkpoints, and what it ran on.
     Ctrl-C leaves a checkpoint (exit code 130); the same command with --resume goes on to the same bits.
 
+    On several processes: torchrun --nproc-per-node 4 -m fastfed run digits.toml, to the same bits.
+
     Example: fastfed run digits.toml --set server.lr=0.1 --set run.rounds=200 --out runs/a
     """
-    from .. import config as configs
-    from .. import runs
+    from ...ranks import join
 
     given = [*(sets or ()), *([] if threads is None else [f"run.threads={threads}"])]
-    config = configs.load(file, given, data or ())
     home = default_home("runs", file, data) if out is None else out
-    if centralised:
-        config = configs.centralised(config, config.federation())
-        home = home.with_name(f"{home.name}-centralised") if out is None else home
-    if resume and not runs.holds_run(home):
-        if not quiet:
+    if centralised and out is None:
+        home = home.with_name(f"{home.name}-centralised")
+    with join() as ranks, _one_voice(ranks):
+        config = _loaded(ranks, file, given, data or (), centralised)
+        _run(config, home, resume, Says(quiet, as_json, ranks is None or ranks.is_first))
+
+
+def _loaded(ranks: Ranks | None, file: Path, given: list[str], data: Sequence[str], centralised: bool) -> Config:
+    from .. import config as configs
+
+    def load() -> Config:
+        config = configs.load(file, given, data)
+        return configs.centralised(config, config.federation()) if centralised else config
+
+    return load() if ranks is None else ranks.each(load)
+
+
+class Says(NamedTuple):
+    """What a run says: nothing unless it fails (`quiet`), its rounds on standard output (`as_json`); nothing at all, if
+    it is not the `first` of several ranks."""
+
+    quiet: bool
+    as_json: bool
+    first: bool
+
+    @property
+    def much(self) -> bool:
+        return self.first and not self.quiet
+
+
+@contextmanager
+def _one_voice(ranks: Ranks | None) -> Iterator[None]:
+    """Of several ranks one says what went wrong; the others end without a word."""
+    try:
+        yield
+    except typer.Exit:
+        raise
+    except Exception:
+        if ranks is None or ranks.speaks:
+            raise
+        raise typer.Exit(FAILED) from None
+
+
+def _run(config: Config, home: Path, resume: bool, says: Says) -> None:
+    from .. import runs
+
+    if resume and not runs.on_first(lambda: runs.holds_run(home)):
+        if says.much:
             complain(f"{home}: holds no run to go on with; it starts from the beginning")
-    elif resume and runs.is_finished(config, home):
-        if not quiet:
-            _conclude(runs.read(home), as_json, f"{home}: this run is finished; nothing was left to do")
+    elif resume and runs.on_first(lambda: runs.is_finished(config, home)):
+        if says.much:
+            _conclude(runs.read(home), says.as_json, f"{home}: this run is finished; nothing was left to do")
         return
-    _carry_out(config, home, resume, quiet, as_json)
+    _carry_out(config, home, resume, says)
 
 
 def default_home(folder: str, file: Path, data: Sequence[str] | None) -> Path:
@@ -85,22 +129,28 @@ def default_home(folder: str, file: Path, data: Sequence[str] | None) -> Path:
     return Path(folder) / (f"{file.stem}-synthetic" if "synthetic" in (data or ()) else file.stem)
 
 
-def _carry_out(config: Config, home: Path, resume: bool, quiet: bool, as_json: bool) -> None:
+def _carry_out(config: Config, home: Path, resume: bool, says: Says) -> None:
     from .. import runs
 
     try:
-        with _rows_on_stdout(home) if as_json else nullcontext():
-            done = runs.execute(config, home, resume=resume, progress=False if quiet or as_json else None)
+        with _rows_on_stdout(home) if says.as_json and says.first else nullcontext():
+            done = runs.execute(config, home, resume=resume, progress=False if says.quiet or says.as_json else None)
     except KeyboardInterrupt:
-        if runs.holds_run(home):
-            stopped = runs.read(home)
-            if not quiet:
-                _conclude(stopped, as_json, f"interrupted after round {len(stopped.history)}; --resume goes on")
-        else:
-            complain("interrupted before the first round")
+        if says.first:
+            _tell_of_interruption(home, says)
         raise typer.Exit(INTERRUPTED) from None
-    if not quiet:
-        _conclude(done, as_json)
+    if says.much:
+        _conclude(done, says.as_json)
+
+
+def _tell_of_interruption(home: Path, says: Says) -> None:
+    from .. import runs
+
+    if not runs.holds_run(home):
+        complain("interrupted before the first round")
+    elif says.much:
+        stopped = runs.read(home)
+        _conclude(stopped, says.as_json, f"interrupted after round {len(stopped.history)}; --resume goes on")
 
 
 # ---- what it says ---------------------------------------------------------------------------------------------------
@@ -134,11 +184,16 @@ def summary(run: Run) -> Table:
         "clients refused": f"{sum(history.column('skipped')):,}",
         "MB sent": f"{sent / 1e6:,.1f}",
         "seconds": f"{run.info['seconds']:.1f}",
-        "executor": f"{run.info['executor']}, {run.info['threads']} threads",
+        "executor": f"{run.info['executor']}, {_processes(run)}{run.info['threads']} threads",
     }
     for key, value in rows.items():
         table.add_row(key, escape(str(value)))
     return table
+
+
+def _processes(run: Run) -> str:
+    count = run.info.get("ranks", 1)
+    return f"{count} ranks of " if count > 1 else ""
 
 
 @contextmanager

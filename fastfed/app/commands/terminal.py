@@ -66,13 +66,14 @@ def _told(error: Exception) -> tuple[int, str] | None:
         return FAILED, str(error) or type(error).__name__
     if isinstance(error, OSError):
         return FAILED, f"{error.filename or 'the system'}: {error.strerror or error}"
+    from ...ranks import RankFailed, RankLost
     from ...train.device.self_test import SelfTestFailed
     from ..config import ConfigError  # not before an error asks for it: it takes a second
     from ..runs import DamagedRun, RunExists, RunFailed
 
     if isinstance(error, (ConfigError, RunExists, DamagedRun)):
         return ASKED_WRONGLY, str(error)
-    return (FAILED, str(error)) if isinstance(error, (RunFailed, SelfTestFailed)) else None
+    return (FAILED, str(error)) if isinstance(error, (RunFailed, SelfTestFailed, RankFailed, RankLost)) else None
 
 
 @contextmanager

@@ -27,11 +27,11 @@ from .directory import (
     read,
     update,
 )
-from .execution import difference_from, execute, is_finished
+from .execution import difference_from, execute, is_finished, on_first
 from .lock import RunBusy, alone, check_locks
 
 __all__ = [
     "CHECKPOINT", "CONFIG", "INFO", "ROUNDS", "TRACEBACK", "DamagedRun", "Run", "RunBusy", "RunExists", "RunFailed",
-    "alone", "check_locks", "create", "difference_from", "execute", "find", "holds_run", "is_finished", "read",
-    "update", "who_has_what",
+    "alone", "check_locks", "create", "difference_from", "execute", "find", "holds_run", "is_finished", "on_first",
+    "read", "update", "who_has_what",
 ]  # fmt: skip

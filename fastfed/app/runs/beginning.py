@@ -111,6 +111,7 @@ def circumstances(sim: Simulation) -> dict[str, Any]:
         "executor": sim.executor.name,
         "why": sim.executor.why,
         "threads": sim.settings.threads or torch.get_num_threads(),
+        "ranks": 1 if sim.ranks is None else sim.ranks.count,
     }
 
 

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import time
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from ...data import Federation
 from ...files import write_whole
 from ...hooks import Hooked
+from ...ranks import RankLost
+from ...ranks import current as current_ranks
 from ...saved import checkpoint as checkpoints
+from ...sharing import writes
 from ...simulation import Simulation
 from ..config import CHANGE_NO_RESULT, Config, ConfigError, parse
 from ..config.options import NONE, without_none
@@ -34,6 +37,7 @@ from .directory import (
 )
 from .lock import alone
 
+_Result = TypeVar("_Result")
 _ENDS_IT = ("run.rounds", "run.until_clock", "run.target")  # --resume may change them: the rounds that were run stay
 
 
@@ -51,25 +55,41 @@ def execute(
 
     `progress` and `hooks` as in ``Simulation.run``; `fed` where the data is loaded already. Raises `ConfigError` or
     `RunExists` (`RunBusy` where another process is at work on the run) before anything of a run is changed, `RunFailed`
-    if it breaks down; Ctrl-C leaves a checkpoint, and is passed on.
+    if it breaks down; Ctrl-C leaves a checkpoint, and is passed on. On several ranks (``fastfed.ranks``), all of which
+    call it, the directory is that of the first.
     """
-    home = Path(path)
-    refuse_existing(home, allow_run=resume)
-    if resume and holds_run(home) and is_finished(config, home):
-        return read(home)
-    with alone(home):
-        sim = _resumed(config, home, fed) if resume and holds_run(home) else _begun(config, home, fed)
-        with _noting_its_end(home):
+    home, ranks = Path(path), current_ranks()
+    if on_first(lambda: _is_there(config, home, resume)):
+        return on_first(lambda: read(home))
+    if ranks is not None and fed is None:
+        fed = ranks.each(config.federation)
+    with ExitStack() as stack:
+        on_first(lambda: stack.enter_context(alone(home)))
+        goes_on = on_first(lambda: resume and holds_run(home))
+        sim = _resumed(config, home, fed) if goes_on else _begun(config, home, fed)
+        with _noting_its_end(home) if writes(ranks) else nullcontext():
             asked = {**config.run_settings, "until": config.run_settings.get("rounds")}
             asked.pop("rounds", None)
             sim.run(**asked, checkpoint=home / CHECKPOINT, log=home / ROUNDS, progress=progress, hooks=hooks)
-    return read(home)
+    return on_first(lambda: read(home))
+
+
+def on_first(function: Callable[[], _Result]) -> _Result:
+    """What concerns the directory of a run is done by one process; of several ranks, the first."""
+    ranks = current_ranks()
+    return function() if ranks is None else ranks.on_first(function)
+
+
+def _is_there(config: Config, home: Path, resume: bool) -> bool:
+    """Whether the run is finished already; refused, if it may neither begin nor go on."""
+    refuse_existing(home, allow_run=resume)
+    return resume and holds_run(home) and is_finished(config, home)
 
 
 def _begun(config: Config, home: Path, fed: Federation | None) -> Simulation:
-    refuse_existing(home)  # before the data is loaded
+    on_first(lambda: refuse_existing(home))  # before the data is loaded
     sim = config.simulation(fed)
-    create(home, config, sim)
+    on_first(lambda: create(home, config, sim))
     return sim
 
 
@@ -131,7 +151,7 @@ def _differences(before: Mapping[str, Any], now: Mapping[str, Any], prefix: str 
 
 def _resumed(config: Config, home: Path, fed: Federation | None) -> Simulation:
     """The simulation of a run as its last checkpoint has it, or from its beginning if it came to none."""
-    if checkpoints.all_of(home / CHECKPOINT):
+    if on_first(lambda: bool(checkpoints.all_of(home / CHECKPOINT))):
         fed, model = config.federation() if fed is None else fed, config.make_model()
         try:
             sim = Simulation.resume(home / CHECKPOINT, model=model, fed=fed, threads=config.settings.get("threads"))
@@ -139,10 +159,14 @@ def _resumed(config: Config, home: Path, fed: Federation | None) -> Simulation:
             raise RunFailed(f"{home}: cannot go on: {error}") from error
     else:
         sim = config.simulation(fed)
+    on_first(lambda: _note_beginning(config, home, sim))
+    return sim
+
+
+def _note_beginning(config: Config, home: Path, sim: Simulation) -> None:
     with _any_error_as_run_failed(home):
         write_whole(home / CONFIG, config.toml())
         update(home, status="running", error=None, finished=None, **circumstances(sim))
-    return sim
 
 
 @contextmanager
@@ -172,6 +196,8 @@ def _any_error_as_run_failed(home: Path) -> Iterator[None]:
     """Any error as one sentence; what nobody expected leaves its traceback beside the run."""
     try:
         yield
+    except RankLost as error:
+        raise RunFailed(f"{home}: {error}") from error
     except Exception as error:
         disk = _disk_error(error)
         if disk is not None:

@@ -25,7 +25,8 @@ class RunBusy(RunExists):
 @contextmanager
 def alone(home: Path) -> Iterator[None]:
     """Nobody else is at work on the run meanwhile. The directory is made if it is not there, and removed again, with
-    those above it that were made, if nothing was written into it. A disk without locks does without: `check_locks` is for those who share one."""
+    those above it that were made, if nothing was written into it. A disk without locks does without: `check_locks` is
+    for those who share one."""
     made = [folder for folder in (home, *home.parents) if not folder.exists()]
     try:
         handle = _locked(home)

@@ -1,0 +1,1 @@
+"""Runs of several processes, real ones: they meet on this machine's loopback."""

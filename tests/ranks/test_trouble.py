@@ -1,0 +1,149 @@
+"""What goes wrong on one rank is told on all of them, once, and nobody waits for ever."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import fastfed as ff
+from fastfed.app import cli, runs
+from fastfed.app.config import load
+from fastfed.kernels import registry
+from fastfed.saved import checkpoint
+
+from . import support
+
+pytestmark = pytest.mark.skipif(registry.interpreting(), reason="belongs to the session of the CPU's executors")
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    folder = tmp_path_factory.mktemp("trouble")
+    for code, _, errors in support.ended(support.started(2, "tests.ranks.trouble", str(folder))):
+        assert code == 0, errors
+    return [json.loads((folder / f"rank-{rank}.json").read_text()) for rank in range(2)]
+
+
+@pytest.mark.parametrize(
+    ("what", "says"),
+    [
+        ("other settings", "ValueError: settings and start model: must be the same on all ranks, but rank 0 has "),
+        ("other model", "ValueError: settings and start model: must be the same on all ranks, but rank 0 has "),
+        ("other data", "ValueError: fed: must be the same on all ranks, but rank 0 has "),
+        ("exchange", "ValueError: exchange: Own cannot be dealt to several ranks: it has no `stores`, which would say"),
+        ("joined twice", "RuntimeError: join: this process is a rank already"),
+    ],
+)
+def test_all_ranks_refuse_what_cannot_be_dealt(told: list[dict[str, Any]], what: str, says: str) -> None:
+    for rank in told:
+        assert rank[what].startswith(says)
+
+
+def test_an_error_of_one_rank_is_an_error_of_all(told: list[dict[str, Any]]) -> None:
+    first, second = (rank["failing client"] for rank in told)
+    assert first.startswith("RankFailed: rank 1: RuntimeError: client ")
+    assert second.startswith("RuntimeError: client ")
+    assert first.endswith("local step 1: no such loss")
+    assert told[0]["each"].startswith("ZeroDivisionError")
+    assert told[1]["each"].startswith("RankFailed: rank 0: ZeroDivisionError")
+    assert told[0]["disk"].startswith("NotADirectoryError")
+    assert told[1]["disk"].startswith("RankFailed: rank 0: NotADirectoryError")
+
+
+def test_ctrl_c_on_one_rank_ends_all_after_the_same_round_with_a_checkpoint(told: list[dict[str, Any]]) -> None:
+    for rank in told:
+        assert rank["interrupted"] == {"said": "KeyboardInterrupt: ", "round": 3, "saved": [3]}
+
+
+def test_all_ranks_stop_when_the_hook_of_the_first_says_so(told: list[dict[str, Any]]) -> None:
+    for rank in told:
+        assert (rank["stopped by the first"], rank["stopped by the second"]) == (1, 4)
+
+
+FILE = """
+name = "ranks"
+method = "scaffold"
+[data]
+name = "digits"
+partition = "dirichlet"
+clients = 60
+alpha = 0.3
+[model]
+name = "mlp"
+sizes = [64, 32, 10]
+[client]
+lr = 0.1
+[run]
+rounds = 1000000
+cohort = 40
+batch_size = 5
+evaluate_every = 0
+checkpoint_every = 3
+"""
+
+
+def test_a_lost_rank_is_one_sentence_and_the_run_goes_on_as_three(tmp_path: Path) -> None:
+    file, home = tmp_path / "run.toml", tmp_path / "run"
+    file.write_text(FILE)
+    command = ("fastfed", "run", str(file), "--out", str(home))
+    processes = support.started(2, *command)
+    until = time.monotonic() + 120
+    while not checkpoint.all_of(home / runs.CHECKPOINT) and time.monotonic() < until:
+        time.sleep(0.05)
+    processes[1].kill()
+    (code, said, errors), _ = support.ended(processes)
+    assert (code, said) == (1, "")
+    lost = "rank 1 of 2 was lost (a process that ended, or a machine out of reach)"
+    sentences = [line for line in errors.splitlines() if line.startswith("fastfed: ")]
+    assert sentences == [f"fastfed: {home}: {lost}; the last checkpoint can be resumed, on any number of ranks"]
+    assert runs.read(home).status == "failed"
+    assert not (home / runs.TRACEBACK).exists()
+
+    rounds = checkpoint.round_of(checkpoint.newest(home / runs.CHECKPOINT)) + 4
+    longer = ("--resume", "--set", f"run.rounds={rounds}")
+    ended = support.ended(support.started(3, *command, *longer))
+    assert [code for code, *_ in ended] == [0, 0, 0], ended
+    assert [bool(said) for _, said, _ in ended] == [True, False, False]  # the first alone tells how it went
+    assert (runs.read(home).status, runs.read(home).info["ranks"]) == ("done", 3)
+    one = runs.execute(load(file, [f"run.rounds={rounds}"]), tmp_path / "one", progress=False)
+    params = [ff.Simulation.resume(place / runs.CHECKPOINT).params for place in (home, one.path)]
+    assert torch.equal(*params)
+    assert runs.read(home).history.without_seconds() == one.history.without_seconds()
+
+
+def test_a_process_alone_joins_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.delenv(name, raising=False)
+    with ff.ranks.join() as ranks:
+        assert ranks is None
+        assert ff.ranks.current() is None
+    for name, value in support.environment(0, 1, 1).items():
+        if name not in os.environ:
+            monkeypatch.setenv(name, value)
+    with ff.ranks.join() as ranks:
+        assert ranks is None
+
+
+@pytest.mark.parametrize("timeout", [0, -1.0, float("inf"), float("nan")])
+def test_a_timeout_is_a_number_of_seconds(timeout: float) -> None:
+    with (
+        pytest.raises(ValueError, match=r"timeout: must be a number of seconds > 0, got"),
+        ff.ranks.join(timeout=timeout),
+    ):
+        pass
+
+
+@pytest.mark.parametrize(("rank", "says"), [(0, True), (1, False)])
+def test_other_commands_refuse_torchrun(monkeypatch: pytest.MonkeyPatch, rank: int, says: bool) -> None:
+    for name, value in support.environment(rank, 2, 1).items():
+        monkeypatch.setenv(name, value)
+    result = CliRunner().invoke(cli.app, ["methods"])
+    only = "fastfed: torchrun: several processes share the work of `fastfed run` alone, got methods\n"
+    assert (result.exit_code, result.stdout, result.stderr) == (2, "", only if says else "")
