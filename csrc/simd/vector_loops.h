@@ -23,6 +23,7 @@ template <> struct SortKeyOf<double> {
 template <class T> using SortKey = typename SortKeyOf<T>::type;
 
 constexpr std::int64_t kMostTrimmed = 512;  // columns of a trimmed mean in one call
+constexpr int kClientLanes = 16;            // clients whose words are drawn together
 
 // The formulas by number, kServerSgd or kDirectionSgd, and what the code around them asks of each.
 #define FF_NUMBER(name, Formula) k##Formula,
@@ -110,6 +111,9 @@ template <class T> struct VectorLoops {
   void (*uniform)(const Stream& stream, Word client, Word block, std::int64_t n, float* out);
   void (*normal)(const Stream& stream, Word client, Word block, std::int64_t n, float* out);
   void (*sort_keys)(const Stream& stream, Word client, Word block, std::int64_t n, std::int64_t* out);
+  // The words of so many Philox blocks of kClientLanes clients, who have few each: word k of all of them, then the
+  // next.
+  void (*words_of_clients)(const Stream& stream, const std::int64_t* clients, std::int64_t blocks, Word* out);
 
   // Reads k arrays, updates j arrays in place: the streaming bound of an op with the same k and j.
   void (*probe)(std::int64_t begin, std::int64_t end, const T* const* reads, int k, T* const* updates, int j);

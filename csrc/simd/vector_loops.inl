@@ -500,6 +500,19 @@ FF_FN void fill_words(const Stream& stream, Word client, Word block, LaneWords& 
   }
 }
 
+void client_word_blocks(const Stream& stream, const std::int64_t* clients, std::int64_t blocks, Word* out) {
+  for (int at = 0; at < kClientLanes; at += kWordLanes) {
+    WordLanes who;
+    std::memcpy(&who.a, clients + at, sizeof who.a);
+    std::memcpy(&who.b, clients + at + kVectorWords, sizeof who.b);
+    for (std::int64_t block = 0; block < blocks; ++block) {
+      const WordsOf<WordLanes> counter{{same_word(Word(block)), same_word(stream.step), who, same_word(stream.round)}};
+      const WordsOf<WordLanes> words = philox(counter, stream.key0, stream.key1);
+      for (int k = 0; k < 4; ++k) store_words(words.w[k], out + (4 * block + k) * kClientLanes + at);
+    }
+  }
+}
+
 // make(words, out) turns the words of kLanes blocks into their kLanes * PerBlock numbers.
 template <int PerBlock, class T, class Make>
 FF_FN void draw_blocks(const Stream& stream, Word client, Word block, std::int64_t n, T* out, Make make) {
@@ -641,6 +654,7 @@ template <class T> VectorLoops<T> make_vector_loops() {
   b.uniform = uniform_blocks;
   b.normal = normal_blocks;
   b.sort_keys = sort_key_blocks;
+  b.words_of_clients = client_word_blocks;
   b.probe = probe_block<T>;
   return b;
 }
