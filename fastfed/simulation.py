@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +19,7 @@ from .batch_norm import Mode, check_mode, make_statistics
 from .clients import Blend, Client
 from .compression import Compression
 from .data import Federation
+from .data.generated import Generated
 from .devices import Devices, find_devices, written
 from .exchange import Exchange
 from .hooks import Evaluated, Evaluating, Hooked, Ruled, Saving, Showing, Target, Writing
@@ -45,8 +46,12 @@ from .sharing import Sharing, check_same_run, writes
 from .timing import Timing
 from .train import Outcome, RoundWork
 from .train.executors import Executor, make
+from .train.portions import PORTION_BYTES, Portions
 from .train.sharded import Sharded
 from .tune import TunerSettings
+
+if TYPE_CHECKING:
+    from .train.native import Native
 
 
 class Simulation:
@@ -268,8 +273,30 @@ class Simulation:
     def _train(self, plan: RoundPlan) -> tuple[RoundWork | None, Outcome]:
         if len(plan) == 0:  # a Poisson cohort may be empty
             return None, Outcome.of_nobody(self.params)
+        in_portions = self._in_portions(plan)
+        if in_portions is not None:
+            return in_portions.work, in_portions.run(lambda some: self.fed.visit(plan.cohort[some]))
         work = self._work(plan)
         return work, self.executor.run(work)
+
+    def _in_portions(self, plan: RoundPlan) -> Portions | None:
+        """The round in portions, where its examples are made for it and would be many; None: all at once. What is kept
+        per client would have to be kept of all of them anyhow."""
+        if not isinstance(self.fed, Generated) or self.ranks is not None or self.executor.name != "native":
+            return None
+        numbers = self._numbers(plan)
+        offsets = torch.cat([torch.zeros(1, dtype=torch.int64), self.fed.sizes[plan.cohort].cumsum(0)])
+        if int(offsets[-1]) * self.fed.bytes_each <= PORTION_BYTES or numbers["keep_deltas"]:
+            return None
+        rows = torch.zeros(int(offsets[-1]), dtype=torch.int64)
+        extras = self.exchanger.extras(plan.cohort, self.server.state)
+        work = RoundWork(
+            **{**numbers, **self.batch_norm.fields(numbers, plan.age)}, rows=rows, offsets=offsets, **extras
+        )
+        if work.statistics is not None or work.own is not None:
+            return None
+        portions = Portions(cast("Native", self.executor), work, self.fed.bytes_each)
+        return portions if len(portions.parts) > 1 else None
 
     def _work(self, plan: RoundPlan) -> RoundWork:
         if plan.keys is not None and not self.settings.repeats_clients:

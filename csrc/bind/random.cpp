@@ -92,9 +92,23 @@ void bind_make_images(py::handle out, const py::tuple& words, py::handle pattern
   make_images(n, of, stream, images, team);
 }
 
+void bind_choose_rows(py::handle out, py::handle cumulative, py::handle rows, py::handle numbers) {
+  const Array t = array(out, "out"), c = array(cumulative, "cumulative");
+  FF_REQUIRE(c.dim == 2 && c.last > 0, "cumulative", "(rows, kinds)");
+  const double *sums = elements<const double>(c, "cumulative"),
+               *drawn = data<const double>(numbers, "numbers", t.numel);
+  const std::int64_t* which = data<const std::int64_t>(rows, "rows", t.numel);
+  require_below(which, t.numel, c.first, "rows");
+  std::int64_t* picked = elements<std::int64_t>(t, "out");
+  const int team = threads();
+  py::gil_scoped_release release;
+  choose_rows(t.numel, c.last, sums, which, drawn, picked, team);
+}
+
 }  // namespace
 
 void bind_random(py::module_& module) {
+  module.def("choose_rows", bind_choose_rows);
   module.def("make_images", bind_make_images);
   module.def("uniform", bind_uniform);
   module.def("normal", bind_normal);

@@ -77,4 +77,14 @@ void make_images(std::int64_t n, const MadeImages& of, const Stream& stream, std
   });
 }
 
+void choose_rows(std::int64_t n, std::int64_t kinds, const double* cumulative, const std::int64_t* rows,
+                 const double* numbers, std::int64_t* out, int threads) {
+  for_chunks(n, threads, [&](std::int64_t begin, std::int64_t count) {
+    for (std::int64_t i = begin; i < begin + count; ++i) {
+      const double* row = cumulative + rows[i] * kinds;
+      out[i] = std::upper_bound(row, row + kinds - 1, numbers[i]) - row;
+    }
+  });
+}
+
 }  // namespace fastfed

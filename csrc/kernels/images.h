@@ -1,4 +1,4 @@
-// Images of made-up clients, each a function of its own number: fastfed/data/loaders/synthetic/images.py.
+// Examples of made-up clients, each a function of its own number: fastfed/data/loaders/synthetic/images.py.
 #pragma once
 
 #include <cstdint>
@@ -19,5 +19,10 @@ struct MadeImages {
 
 // Images [0, n) into out (n, pixels).
 void make_images(std::int64_t n, const MadeImages& of, const Stream& stream, std::uint8_t* out, int threads);
+
+// out[i] is how many of the rising numbers of row rows[i] of `cumulative` (m, kinds) are at most numbers[i], the last
+// left out: below `kinds`.
+void choose_rows(std::int64_t n, std::int64_t kinds, const double* cumulative, const std::int64_t* rows,
+                 const double* numbers, std::int64_t* out, int threads);
 
 }  // namespace fastfed

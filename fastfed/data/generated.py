@@ -54,6 +54,11 @@ class Generated:
         """How many examples each client has: (clients,) int64."""
         return self.offsets.diff()
 
+    @cached_property
+    def bytes_each(self) -> int:
+        """What an example takes, about: by those that show shapes."""
+        return max(1, self.examples.nbytes // max(1, len(self.examples)))
+
     def visit(self, cohort: Tensor) -> Visit:
         """Makes the examples of these clients, (n,) int64."""
         _check_cohort(cohort, len(self))

@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from .. import kernels
 from ..kernels import Stream, uniform
 from .exact import Floats, cos_of_turns, exp, log
 
@@ -63,12 +64,26 @@ def choose_rows(weights: Floats, rows: Ints, numbers: Floats) -> Ints:
     """`choose` with the weights ``weights[rows[i]]`` of (m, k) for number i of (n,): (n,)."""
     cumulative = np.cumsum(weights, axis=1)
     cumulative /= cumulative[:, -1:]
-    cumulative[:, -1] = 1.0
+    if kernels.backends()["cpp"] is True:
+        from ..kernels.cpp.images import choose_rows as compiled
+
+        picked = np.empty(len(rows), dtype=np.int64)
+        compiled(picked, cumulative, np.ascontiguousarray(rows), np.ascontiguousarray(numbers))
+        return picked
+    return _halved(cumulative, rows, numbers)
+
+
+def _halved(cumulative: Floats, rows: Ints, numbers: Floats) -> Ints:
+    """Where numbers stand in their rows of rising sums (m, k): how many of all but the last are at most as large."""
     kinds = cumulative.shape[1]
-    # One sorted line of all rows, row i in [i, i + 1]; a bit of its position is lost to i, the same one everywhere.
-    line = (cumulative + np.arange(len(cumulative))[:, None]).ravel()
-    picked = np.searchsorted(line, numbers + rows, side="right") - rows * kinds
-    return np.clip(picked, 0, kinds - 1)
+    picked = np.zeros(len(rows), dtype=np.int64)
+    step = 1 << max(0, kinds - 1).bit_length()
+    while step > 1:
+        step //= 2
+        further = picked + step
+        inside = np.minimum(further, kinds - 1)
+        picked = np.where((further < kinds) & (cumulative[rows, inside - 1] <= numbers), further, picked)
+    return picked
 
 
 def sizes(clients: int, mean: float, spread: float, limit: int, stream: Stream) -> Tensor:

@@ -167,6 +167,11 @@ class Examples:
         return len(self.targets)
 
     @property
+    def nbytes(self) -> int:
+        """What inputs and targets take; twice where they are the same."""
+        return sum(_nbytes(store) for store in (self.inputs, self.targets))
+
+    @property
     def form(self) -> str:
         """Kind and shape of one example, in words: what two stores share that one model can read."""
         return f"{_form(self.inputs)} -> {_form(self.targets)}"
@@ -195,6 +200,12 @@ def _rows(store: Inputs, rows: Tensor, dtype: torch.dtype) -> Tensor:
         return store.dense(rows, dtype)
     picked = store[rows]
     return picked.to(dtype) if picked.is_floating_point() else picked
+
+
+def _nbytes(store: Inputs) -> int:
+    if isinstance(store, Sparse):
+        return store.starts.nbytes + store.columns.nbytes + store.values.nbytes
+    return (store.bytes if isinstance(store, Pixels) else store).nbytes
 
 
 def _form(store: Inputs) -> str:

@@ -1,5 +1,5 @@
-"""Images of made-up clients."""
+"""Examples of made-up clients."""
 
-from fastfed._core import make_images
+from fastfed._core import choose_rows, make_images
 
-__all__ = ["make_images"]
+__all__ = ["choose_rows", "make_images"]
