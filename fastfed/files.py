@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +16,9 @@ from typing import Any
 @contextmanager
 def aside(target: Path, *, synced: bool = False) -> Iterator[Path]:
     """Where to write what is to be `target`: a path beside it, renamed at the end of the block, and removed if the
-    block fails. Only a killed process leaves it behind: ``.<name>.<process>.tmp``. `synced`: a file's contents reach
-    the disk before its name does, so that not even a crash of the machine leaves half of it."""
-    scratch = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    block fails. Only a killed process leaves it behind: ``.<name>.<machine>.<process>.tmp``. `synced`: a file's
+    contents reach the disk before its name does, so that not even a crash of the machine leaves half of it."""
+    scratch = target.with_name(f".{target.name}.{_machine()}.{os.getpid()}.tmp")
     try:
         yield scratch
         if synced:
@@ -29,6 +31,12 @@ def aside(target: Path, *, synced: bool = False) -> Iterator[Path]:
         else:
             scratch.unlink(missing_ok=True)
         raise
+
+
+@cache
+def _machine() -> str:
+    """A few digits that tell machines apart which share a disk: their processes may have the same number."""
+    return hashlib.sha256(os.uname().nodename.encode()).hexdigest()[:6]
 
 
 def write_whole(target: Path, text: str) -> None:

@@ -31,7 +31,7 @@ class Sharing:
                     "say what its clients keep (fastfed.exchange.Exchanger)"
                 )
             for store in room.stores:
-                if not isinstance(store, ClientStore):
+                if type(store) is not ClientStore:  # a kind of it may keep its vectors elsewhere
                     raise ValueError(
                         f"store: {type(store).__name__} cannot be dealt to several ranks; leave it out there"
                     )

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from ..extras import needed
 from .event_state import (
     BUFFERED,
     CLOSED,
@@ -40,6 +40,7 @@ from .event_state import (
     State,
 )
 
+njit = needed("numba", extra="numba", by="the event clock, without the compiled extension,").njit
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 _BUSY, _OPEN = 1, 2  # bits of a client's status: in flight or in the buffer; available. Ready to start: _OPEN alone

@@ -10,6 +10,8 @@ import pytest
 import torch
 
 import fastfed as ff
+from fastfed import simulation
+from fastfed.train import portions
 
 
 def generated(clients: int = 200, **changes: Any) -> ff.data.Generated:
@@ -49,6 +51,58 @@ def test_it_resumes_from_its_recipe(tmp_path: Path) -> None:
     for one in (sim, resumed):
         one.run(rounds=2, evaluate_every=0, progress=False)
     assert torch.equal(sim.params, resumed.params)
+
+
+PORTIONED: dict[str, dict[str, Any]] = {
+    "adam servers": dict(ff.methods.fedadam(0.1, 0.02)),
+    "uniform weights, divided by steps": {**ff.methods.fedavg(0.1), "weights": "uniform", "divide_by_steps": True},
+    "Delta-SGD": dict(ff.methods.delta_sgd()),
+    "FATHOM": dict(ff.methods.fathom(0.1)),
+    "clipped and private": {
+        **ff.methods.fedavg(0.1),
+        "weights": "uniform",
+        "privacy": ff.privacy.Privacy(clip=0.1, noise=1.0, delta=1e-3),
+        "cohort": ff.plan.Poisson(0.2),
+    },
+    "client-centric": dict(ff.methods.client_centric(server=ff.servers.FedAMS(lr=0.1), client_lr=0.1)),
+    "some that diverge": dict(ff.methods.fedavg(1e18)),
+    "kept per client": dict(ff.methods.scaffold(0.1)),
+}
+
+
+@pytest.mark.parametrize("method", PORTIONED)
+def test_portions_change_no_bit(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor do threads, of which each portion has a lane at least."""
+    made: list[int] = []
+    parts_of = portions.Portions.run
+
+    def noted(self: portions.Portions, visit: Any) -> Any:
+        made.append(len(self.parts))
+        return parts_of(self, visit)
+
+    def trained(portion_bytes: int, threads: int) -> ff.Simulation:
+        for module in (portions, simulation):
+            monkeypatch.setattr(module, "PORTION_BYTES", portion_bytes)
+        torch.manual_seed(0)
+        settings = {"cohort": 40, "batch_size": 5, "seed": 1, **PORTIONED[method]}
+        settings |= {"cohort": None} if "timing" in settings else {}
+        fed = generated()
+        sim = ff.Simulation(ff.models.mlp(64, 16, 10), fed, executor="native", threads=threads, **settings)
+        sim.run(rounds=3, evaluate_every=0, progress=False)
+        return sim
+
+    monkeypatch.setattr(portions.Portions, "run", noted)
+    whole = trained(1 << 40, 2)
+    assert made == []
+    for portion_bytes, threads in ((8_000, 1), (8_000, 2), (2_000, 3)):
+        some = trained(portion_bytes, threads)
+        assert torch.equal(some.params, whole.params)
+        rows = [
+            [{name: value for name, value in row.items() if "seconds" not in name} for row in sim.history.rounds]
+            for sim in (some, whole)
+        ]
+        assert rows[0] == rows[1]
+    assert (max(made, default=0) > 2) == (method not in ("kept per client", "client-centric"))
 
 
 def test_a_million_clients_take_no_more_than_their_sizes() -> None:

@@ -28,10 +28,10 @@ from .directory import (
     update,
 )
 from .execution import difference_from, execute, is_finished, on_first
-from .lock import RunBusy, alone, check_locks
+from .lock import LOCK, RunBusy, alone, check_locks
 
 __all__ = [
-    "CHECKPOINT", "CONFIG", "INFO", "ROUNDS", "TRACEBACK", "DamagedRun", "Run", "RunBusy", "RunExists", "RunFailed",
-    "alone", "check_locks", "create", "difference_from", "execute", "find", "holds_run", "is_finished", "on_first",
-    "read", "update", "who_has_what",
+    "CHECKPOINT", "CONFIG", "INFO", "LOCK", "ROUNDS", "TRACEBACK", "DamagedRun", "Run", "RunBusy", "RunExists",
+    "RunFailed", "alone", "check_locks", "create", "difference_from", "execute", "find", "holds_run", "is_finished",
+    "on_first", "read", "update", "who_has_what",
 ]  # fmt: skip

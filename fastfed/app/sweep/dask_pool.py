@@ -53,6 +53,10 @@ class DaskPool:
         return self
 
     def __exit__(self, *error: object) -> None:
+        """As `Pool` says: who listens to the event need not be waited for."""
+        if error[0] is not None:
+            with suppress(OSError):
+                self._tell_to_stop()
         self._client.close()
 
     def run(self, tasks: Iterable[tuple[Point, Path]], rounds: int | None, is_last: bool) -> Iterator[dict[str, Any]]:
@@ -118,7 +122,7 @@ class DaskPool:
             future.cancel(force=True)
             return {
                 "status": FAILED,
-                "error": f"{future.key}: the worker that ran it has gone; --resume tries it again",
+                "error": f"{placed.task}: the worker that ran it, {placed.worker}, has gone; --resume tries it again",
             }
         try:
             result: dict[str, Any] = future.result()

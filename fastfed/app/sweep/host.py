@@ -198,7 +198,9 @@ def _clear_unborn(home: Path) -> None:
     if runs.holds_run(home):
         with suppress(runs.RunExists), runs.alone(home):  # somebody else's may be about to begin
             if not (home / runs.ROUNDS).exists() and not (home / runs.CHECKPOINT).exists():
-                shutil.rmtree(home)
+                for path in home.iterdir():
+                    if path.name != runs.LOCK:  # it is ours until all else is gone
+                        shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 def sentence_of(error: Exception) -> str:

@@ -93,8 +93,7 @@ def carry_out(
     rungs: Sequence[int | None] = [None] if eta is None else halving.rungs(plan, eta)
     transfer.tuned_points(plan)  # refuses what is not there before a directory is made
     at_work = _pool(pool, len(shard.own(plan.points)), jobs, threads or plan.threads)
-    resume |= not shard.is_all and _holds_the_same(home, plan)
-    _prepare(home, plan, resume)
+    resume = _prepare(home, plan, resume, shard)
     sweep = _Sweep(plan, home, tell, resume, eta, rungs, shard)
     with at_work, interrupts(sweep.stopper(at_work)):
         sweep.go(at_work)
@@ -298,30 +297,33 @@ def _expected(plan: Plan, eta: int | None, rungs: Sequence[int | None]) -> int:
 # ---- the directory --------------------------------------------------------------------------------------------------
 
 
-def _prepare(home: Path, plan: Plan, resume: bool) -> None:
-    """Makes the sweep's directory, or takes up the one that is there."""
+def _prepare(home: Path, plan: Plan, resume: bool, shard: Shard) -> bool:
+    """Makes the sweep's directory, or takes up the one that is there; whether it may hold points already. Others may be
+    doing the same just now: what they write aside, hidden files, is none of ours."""
     if home.exists() and not home.is_dir():
         raise runs.RunExists(f"{home}: is a file, and a sweep needs a directory; use another --out")
-    if not holds_sweep(home) and home.exists() and any(home.iterdir()):
-        raise runs.RunExists(f"{home}: is not empty, and holds no sweep; use another --out")
-    if not resume and holds_sweep(home):
-        raise runs.RunExists(f"{home}: holds a sweep already; use --resume to go on, or another --out")
+    text = json.dumps(asked(plan), indent=1, default=str) + "\n"
+    before = _text(home / SWEEP)
+    if before is None and home.exists() and any(not path.name.startswith(".") for path in home.iterdir()):
+        before = _text(home / SWEEP)  # unless it has come meanwhile
+        if before is None:
+            raise runs.RunExists(f"{home}: is not empty, and holds no sweep; use another --out")
+    if before is not None and not resume:
+        if shard.is_all:
+            raise runs.RunExists(f"{home}: holds a sweep already; use --resume to go on, or another --out")
+        if before != text:
+            raise runs.RunExists(f"{home}: holds another sweep, of which this is no shard; use another --out")
     home.mkdir(parents=True, exist_ok=True)
     runs.check_locks(home)
-    write_whole(home / SWEEP, _as_text(plan))
+    write_whole(home / SWEEP, text)
+    return resume or not shard.is_all
 
 
-def _holds_the_same(home: Path, plan: Plan) -> bool:
-    """Whether a directory holds this very sweep; an error where it holds another."""
-    if not holds_sweep(home):
-        return False
-    if (home / SWEEP).read_text() != _as_text(plan):
-        raise runs.RunExists(f"{home}: holds another sweep, of which this is no shard; use another --out")
-    return True
-
-
-def _as_text(plan: Plan) -> str:
-    return json.dumps(asked(plan), indent=1, default=str) + "\n"
+def _text(file: Path) -> str | None:
+    try:
+        return file.read_text()
+    except FileNotFoundError:
+        return None
 
 
 def holds_sweep(home: str | Path) -> bool:

@@ -16,6 +16,7 @@ import pytest
 
 from fastfed.app import runs, sweep
 from fastfed.app.config import ConfigError
+from fastfed.app.sweep import host
 from fastfed.app.sweep.runner import Event
 from fastfed.app.sweep.shard import Shard
 from fastfed.saved import checkpoint
@@ -98,6 +99,34 @@ def test_two_sweeps_at_once_share_the_points(tmp_path: Path, one_sweep: dict[str
     said = [process.communicate(timeout=300) for process in both]
     assert [process.returncode for process in both] == [0, 0], said
     assert digests(tmp_path / "out") == one_sweep
+
+
+def test_what_others_write_aside_keeps_nobody_from_beginning(tmp_path: Path) -> None:
+    """Another one may have made the directory just now, and have come as far as a file that is to become sweep.json."""
+    home, plan = tmp_path / "out", sweep.plan(write(tmp_path), ["client.lr=0.1"])
+    home.mkdir()
+    (home / ".sweep.json.abcdef.12.tmp").touch()
+    assert not sweep.carry_out(plan, home, jobs=1, threads=1).failed
+
+
+def test_a_directory_that_another_is_about_to_begin_is_cleared_under_its_lock(tmp_path: Path) -> None:
+    """What a killed process left is removed; the lock stays until all is gone, so that nobody begins in between."""
+    home = tmp_path / "point"
+    home.mkdir()
+    (home / runs.CONFIG).write_text("half")
+    seen = []
+    real = Path.unlink
+
+    def unlink(path: Path, missing_ok: bool = False) -> None:
+        if path.name != runs.LOCK:
+            seen.append((home / runs.LOCK).exists())
+        real(path, missing_ok)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Path, "unlink", unlink)
+        host._clear_unborn(home)
+    assert seen == [True]
+    assert list(home.iterdir()) == []
 
 
 # ---- locks ----------------------------------------------------------------------------------------------------------
