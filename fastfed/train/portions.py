@@ -21,7 +21,7 @@ from .work import SCALARS, Outcome, RoundWork, empty_scalars
 if TYPE_CHECKING:
     from .native import Native
 
-PORTION_BYTES = 8 << 20  # of examples, about: what a processor's caches hold, or nearly
+PORTION_BYTES = 16 << 20  # of examples, about: what a processor's caches hold, or nearly
 
 
 class Portions:
