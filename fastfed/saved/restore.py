@@ -18,9 +18,12 @@ _GIVEN_AGAIN = "must be given again"
 _CHANGEABLE = ("executor", "threads", "device")  # how it runs: threads change no bit, the others agree to rounding
 # Settings that runs of before do not have: where they say what was done then, a run is the same one.
 _LATER = {"aggregation": None, "batch_norm": "average", "divide_by_epochs": False}
-_LATER_OF_TIMINGS: dict[str, dict[str, Any]] = {
+_LATER_ARGUMENTS: dict[str, dict[str, Any]] = {  # likewise, of what settings are made by
     "timing.ClientCentric": {"shares": None, "availability": None, "replacement": False},
     "timing.EventDriven": {"epochs": None, "randomness": None},
+    **{f"servers.{name}": {"eps": "authors"} for name in ("FedAdagrad", "FedAdam", "FedYogi", "FedAMS")},
+    "exchange.scaffold.ControlVariates": {"store": None},
+    "exchange.moon.PreviousModels": {"store": None},
 }
 _ANYWHERE = ("eager", "batched")  # the executors that know every device
 
@@ -34,20 +37,20 @@ def constants(model: nn.Module) -> dict[str, Tensor]:
 def run_id(settings: Mapping[str, Any], x: Tensor) -> str:
     """Tells a run from another: by its settings, but for those that say how it runs, and the model it starts from."""
     left_out = [*_CHANGEABLE, *(name for name, then in _LATER.items() if settings[name] == then)]
-    named = {name: setting_json(name, value) for name, value in settings.items() if name not in left_out}
-    named["timing"] = _as_before(named["timing"])
+    kept = {name: value for name, value in settings.items() if name not in left_out}
+    named = {name: _as_before(setting_json(name, value)) for name, value in kept.items()}
     digest = hashlib.sha256(json.dumps(named, sort_keys=True).encode())
     digest.update(x.cpu().contiguous().numpy().tobytes())
     return digest.hexdigest()[:16]
 
 
-def _as_before(timing: Any) -> Any:
-    """A timing's JSON without the arguments that it has got since, where they say what was done before."""
-    if not isinstance(timing, dict) or timing.get("recipe") not in _LATER_OF_TIMINGS:
-        return timing
-    later = _LATER_OF_TIMINGS[timing["recipe"]]
-    held = timing["arguments"].items()
-    return {**timing, "arguments": {name: value for name, value in held if name not in later or later[name] != value}}
+def _as_before(value: Any) -> Any:
+    """A setting's JSON without the arguments that it has got since, where they say what was done before."""
+    if not isinstance(value, dict) or value.get("recipe") not in _LATER_ARGUMENTS:
+        return value
+    later = _LATER_ARGUMENTS[value["recipe"]]
+    held = value["arguments"].items()
+    return {**value, "arguments": {name: given for name, given in held if name not in later or later[name] != given}}
 
 
 def describe(model: nn.Module) -> str:

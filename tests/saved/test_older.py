@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -93,11 +95,29 @@ def test_another_run_is_refused_and_later_rounds_are_set_aside(home: Path) -> No
 )
 def test_settings_that_came_later_do_not_make_another_run(timing: ff.timing.Timing | None, known: str) -> None:
     """The names that these runs had before there were shares, availabilities, replacement and random epochs."""
-    sim = ff.Simulation(
-        ff.models.softmax_regression(64),
-        ff.data.iid(ff.data.digits(), clients=12, seed=0),
-        client=ff.clients.SGD(lr=0.1),
-        timing=timing,
-        cohort=3 if timing is None else None,
-    )
-    assert run_id(sim.settings.by_name(), torch.zeros(3)) == known
+    assert run_of(timing=timing, cohort=3 if timing is None else None) == known
+
+
+@pytest.mark.parametrize(
+    ("given", "known"),
+    [
+        ({"server": ff.servers.FedAdagrad(lr=0.1)}, "046a52d9d31eb5cc"),
+        ({"server": ff.servers.FedAdam(lr=0.1)}, "20f71978ee244b92"),
+        ({"server": ff.servers.FedYogi(lr=0.1, tau=0.01)}, "22cffa600bba7637"),
+        ({"server": ff.servers.FedAMS(lr=0.1)}, "2e60b893c2b3ea7f"),
+        ({"exchange": ff.exchange.ControlVariates()}, "b5e8558a3fd535c4"),
+        ({"exchange": ff.exchange.PreviousModels(mu=0.0)}, "c4fbe5f3637544c7"),
+    ],
+    ids=lambda given: next(iter(given.values())).__class__.__name__ if isinstance(given, dict) else "",
+)
+def test_neither_do_later_options_of_servers_and_exchanges(given: dict[str, Any], known: str) -> None:
+    """The names that these runs had before servers had `eps` and exchanges a `store`; with eps it is another run."""
+    assert run_of(cohort=3, **given) == known
+    if "server" in given:
+        assert run_of(cohort=3, server=replace(given["server"], eps="torch")) != known
+
+
+def run_of(**given: Any) -> str:
+    fed = ff.data.iid(ff.data.digits(), clients=12, seed=0)
+    sim = ff.Simulation(ff.models.softmax_regression(64), fed, client=ff.clients.SGD(lr=0.1), **given)
+    return run_id(sim.settings.by_name(), torch.zeros(3))
