@@ -220,7 +220,8 @@ class _Client:
             try:
                 losses.append(self._step(step))
             except Exception as error:
-                where = f"client {int(self.work.ids[self.position])} (position {self.position}), local step {step + 1}"
+                client = self.work.ids[self.position].item()
+                where = f"client {client} (position {self.position}), local step {step + 1}"
                 raise RuntimeError(f"{where}: {error}") from error
         return Trained(self.here.x.sub_(self.start), self._scalars(losses), self.statistics)
 

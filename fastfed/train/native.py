@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -27,6 +28,8 @@ from .total import Total
 from .work import SCALARS, Outcome, RoundWork, empty_scalars
 
 extension.require_names("scalars", SCALARS, of="fastfed/train/work.py")
+
+_PLACE = re.compile(r"^client \d+ \(position (\d+)\)")  # what the engine's errors about a client begin with
 
 
 class Native:
@@ -102,7 +105,10 @@ class Native:
         examples = fitting_examples(work, self.program.packing, self.examples)
         held = self._examples if examples is self.examples else _engine_examples(examples)
         results = _empty_results(work, roots)
-        self._core.train(held, self._engine_work(work, weights, lanes), results)
+        try:
+            self._core.train(held, self._engine_work(work, weights, lanes), results)
+        except RuntimeError as error:
+            raise RuntimeError(_naming_the_client(str(error), work)) from None
         return results
 
     def _outcome(self, results: dict[str, Any], total: Tensor) -> Outcome:
@@ -196,6 +202,11 @@ class Native:
             "warmup": client.warmup,
             "from_first": client.from_first,
         }
+
+
+def _naming_the_client(message: str, work: RoundWork) -> str:
+    """The engine's message, which knows a client by the word of its streams, with the client's own id."""
+    return _PLACE.sub(lambda found: f"client {work.ids[int(found[1])].item()} (position {found[1]})", message, count=1)
 
 
 def _key(work: RoundWork, purpose: int) -> tuple[int, int]:

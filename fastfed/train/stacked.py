@@ -149,7 +149,7 @@ class StackedModel:
         if self._watch.is_single and bool((alone := meet_one_example(work, steps)).any()):
             position = int(alone.nonzero()[0])
             raise RuntimeError(
-                f"client {int(work.ids[position])} (position {position}): a batch of one example shows a batch norm "
+                f"client {work.ids[position].item()} (position {position}): a batch of one example shows a batch norm "
                 "only one value per channel; use another batch_size"
             )
 

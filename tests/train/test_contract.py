@@ -160,6 +160,19 @@ def test_executors_agree_on_wide_ids() -> None:
         torch.testing.assert_close(kept(train(network(), work, executor)), eager, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.skipif(IN_DEVICE_SESSION, reason="looks at the executors whose errors name clients")
+@every_executor
+@pytest.mark.parametrize("ids", [torch.tensor([3, 2**40 + 3, 7]), uint64(*WIDE)], ids=["int64", "uint64"])
+def test_an_error_names_the_hosts_id(executor: str, ids: Tensor) -> None:
+    """Not the word that streams know the client by."""
+    work = round_of(network(), ids=ids)
+    wrong = int(work.rows[work.offsets[1]])  # of the client at position 1
+    given = vectors()
+    examples = Examples(given.inputs, torch.where(torch.arange(len(given)) == wrong, 7, given.targets))  # type: ignore
+    with pytest.raises(RuntimeError, match=rf"\b{ids[1].item()} \(position 1\), .*local step \d+: "):
+        make(executor, network(), "cross_entropy", examples).run(work)
+
+
 def test_words_of_ids() -> None:
     many = torch.arange(20_000) * 2**33 + 2**34 + 5  # all of the same low half
     words = stream_ids(many)
