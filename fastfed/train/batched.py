@@ -64,7 +64,7 @@ class Batched:
         self.device, self.resident = torch.device(device), resident(examples, device)
         self.memory = _default_memory(self.device) if memory is None else memory
         self.model = StackedModel(module, loss, self.device, reduction)
-        self.predict = TorchPredict(module, self.device)
+        self.predict = TorchPredict(module, self.device, examples.form)
         if split is not None and len(examples):
             self.model.model.head(split.head, examples)
         if self.device.type != "cpu":

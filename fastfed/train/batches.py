@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -31,9 +32,16 @@ def steps_taken(work: RoundWork) -> Tensor:
 
 
 def steps_for(epochs: float | Tensor, counts: Tensor, batch_size: int) -> Tensor:
-    """How many local steps `epochs` are (fractions too; one number, or (n,)) to clients with `counts` (n,) examples, so
-    that they see every example in every whole one: (n,) int64, at least 1 for who has any."""
+    """How many local steps `epochs` are (fractions too; one number, or (n,)) to clients with `counts` (n,) int64 of
+    examples, so that they see every example in every whole one: (n,) int64, at least 1 for who has any."""
+    if not isinstance(counts, Tensor) or counts.dtype is not torch.int64 or counts.dim() != 1:
+        kind = f"{counts.dtype} {tuple(counts.shape)}" if isinstance(counts, Tensor) else repr(counts)
+        raise TypeError(f"counts: must be a one-dimensional int64 tensor, got {kind}")
+    if not isinstance(epochs, (numbers.Real, Tensor)):
+        raise TypeError(f"epochs: must be a number, or a tensor of one per client, got {epochs!r}")
     wanted = torch.as_tensor(epochs, dtype=torch.float64)
+    if wanted.dim() and wanted.shape != counts.shape:
+        raise ValueError(f"epochs: must be a number, or one for each of {len(counts)}, got shape {tuple(wanted.shape)}")
     if not bool(((wanted >= 0) & wanted.isfinite()).all()):
         raise ValueError(f"epochs: must be >= 0 and finite, got {epochs!r}")
     if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:

@@ -53,7 +53,7 @@ class Eager:
         self.loss, self.examples, self.device = find_loss(loss, reduction), examples, torch.device(device)
         self.threads = torch.get_num_threads() if threads is None else threads
         self.packing = Packing.of(module, batch_norm=True)
-        self.predict = TorchPredict(module, self.device)
+        self.predict = TorchPredict(module, self.device, examples.form)
         self.models: SimpleQueue[LocalModel] = SimpleQueue()  # one per thread
         for _ in range(self.threads):
             model = LocalModel(module, self.device)

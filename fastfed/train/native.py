@@ -22,6 +22,7 @@ from .batches import steps_taken
 from .contrast import Contrast
 from .model import fitting_examples
 from .policy import divided, multipliers, policy_weights, rest
+from .predict import check_rows
 from .split import Split, head_of
 from .threads import check_threads
 from .total import Total
@@ -118,9 +119,8 @@ class Native:
 
     def predict(self, x: Tensor, examples: Examples, rows: Tensor, statistics: Tensor | None = None) -> Tensor:
         """The outputs of the packed model `x` (d,), with these running `statistics` (s,) of its batch norms, for these
-        rows (n,) of examples in the form of the executor's own, with dropout off: (n, ...) float32."""
-        if examples.form != self.examples.form:
-            raise ValueError(f"examples: must have the form {self.examples.form}, got {examples.form}")
+        rows (n,) int64 of examples in the form of the executor's own, with dropout off: (n, ...) float32."""
+        check_rows(rows, examples, self.examples.form)
         if examples is not self._predicted[0]:
             self._predicted = (examples, _engine_examples(examples))
         outputs = torch.empty(len(rows), *self.program.values[self.program.output].shape)

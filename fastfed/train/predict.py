@@ -24,6 +24,20 @@ Metric = Callable[[Tensor, Tensor], Mapping[str, float]]
 _CHUNK = 1024  # examples per forward pass of `predict`
 
 
+def check_rows(rows: object, examples: Examples, form: str) -> None:
+    """Refuses rows to predict that are not (n,) int64 of these examples, and examples that are not of that form."""
+    if examples.form != form:
+        raise ValueError(f"examples: must have the form of the executor's, {form}, got {examples.form}")
+    if not isinstance(rows, Tensor) or rows.dtype is not torch.int64 or rows.dim() != 1 or not rows.is_cpu:
+        kind = f"{rows.dtype} {tuple(rows.shape)} on {rows.device}" if isinstance(rows, Tensor) else repr(rows)
+        raise TypeError(f"rows: must be a one-dimensional int64 tensor on the CPU, got {kind}")
+    if not rows.numel():
+        return
+    least, most = (int(end) for end in rows.aminmax())
+    if least < 0 or most >= len(examples):
+        raise ValueError(f"rows: must lie in [0, {len(examples)}), got {least if least < 0 else most}")
+
+
 class TorchOutputs:
     """The outputs of a module in evaluation mode, which several threads may ask for at once."""
 
@@ -48,17 +62,20 @@ class TorchOutputs:
 
 
 class TorchPredict:
-    """`predict` of an executor that has torch compute outputs: of `module`, which is copied when it is first asked."""
+    """`predict` of an executor that has torch compute outputs: of `module`, which is copied when it is first asked,
+    for examples of that `form`."""
 
-    def __init__(self, module: nn.Module, device: torch.device) -> None:
-        self._module, self._device = module, device
+    def __init__(self, module: nn.Module, device: torch.device, form: str) -> None:
+        self._module, self._device, self._form = module, device, form
         self._outputs: TorchOutputs | None = None
         self._making = Lock()
 
     @torch.no_grad()
     def __call__(self, x: Tensor, examples: Examples, rows: Tensor, statistics: Tensor | None = None) -> Tensor:
         """The outputs of the packed model `x` (d,), with these running `statistics` (s,) of its batch norms (default:
-        the module's), for these rows (n,) of examples, with dropout off: (n, ...) on the device."""
+        the module's), for these rows (n,) int64 of examples in the form of the executor's own, with dropout off:
+        (n, ...) on the device."""
+        check_rows(rows, examples, self._form)
         with self._making:
             if self._outputs is None:
                 self._outputs = TorchOutputs(self._module, 1, self._device)

@@ -95,6 +95,34 @@ def test_predictions_are_the_modules(executor: str) -> None:
     assert module.training
 
 
+@every_executor
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        (torch.tensor([0, -1]), r"^rows: must lie in \[0, 40\), got -1$"),
+        (torch.tensor([40, 3]), r"^rows: must lie in \[0, 40\), got 40$"),
+        (torch.tensor([1, 2], dtype=torch.int32), r"^rows: must be .* int64 .*, got torch.int32 \(2,\) on cpu$"),
+        (torch.ones(40, dtype=torch.bool), r"^rows: must be .* int64 .*, got torch.bool \(40,\) on cpu$"),
+        (torch.tensor([[1], [2]]), r"^rows: must be a one-dimensional .*, got torch.int64 \(2, 1\) on cpu$"),
+        ([0, 1], r"^rows: must be .* tensor .*, got \[0, 1\]$"),
+    ],
+    ids=["negative", "beyond", "int32", "mask", "matrix", "list"],
+)
+def test_rows_that_are_no_examples_are_refused(executor: str, rows: Any, said: str) -> None:
+    made, x = made_for(executor, network(), vectors()), ff.Packing.of(network()).pack(network())
+    with pytest.raises((TypeError, ValueError), match=said):
+        made.predict(x, vectors(), rows)
+    assert made.predict(x, vectors(), torch.arange(0)).shape == (0, 3)
+
+
+@every_executor
+def test_examples_of_another_form_are_refused(executor: str) -> None:
+    made, x = made_for(executor, network(), vectors()), ff.Packing.of(network()).pack(network())
+    others = Examples(normal(1, 9, 7), torch.zeros(9, dtype=torch.int64))
+    with pytest.raises(ValueError, match=r"^examples: must have the form of the executor's, .*6.*, got .*7"):
+        made.predict(x, others, torch.arange(3))
+
+
 @pytest.mark.skipif(IN_DEVICE_SESSION, reason="device kernels have no batch norm that learns")
 @every_executor
 def test_predictions_with_running_statistics(executor: str) -> None:
@@ -214,6 +242,21 @@ def test_steps_for_epochs() -> None:
     for name, given in {"epochs": (-1.0, counts, 10), "batch_size": (1.0, counts, 0)}.items():
         with pytest.raises(ValueError, match=f"^{name}: must"):
             steps_for(*given)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (("a", torch.tensor([3, 0])), r"^epochs: must be a number, .* got 'a'$"),
+        ((None, torch.tensor([3, 0])), r"^epochs: must be a number, .* got None$"),
+        ((torch.ones(3), torch.tensor([3, 0])), r"^epochs: must be a number, or one for each of 2, got shape \(3,\)$"),
+        ((1.0, [3, 0]), r"^counts: must be a one-dimensional int64 tensor, got \[3, 0\]$"),
+        ((1.0, torch.tensor([3.0, 0.5])), r"^counts: must be .*, got torch.float32 \(2,\)$"),
+    ],
+)
+def test_steps_for_says_what_it_takes(given: tuple[Any, Any], said: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=said):
+        steps_for(*given, 2)
 
 
 def test_a_work_says_what_it_was_given() -> None:

@@ -75,7 +75,7 @@ def test_other_examples_of_the_same_form() -> None:
     x = ff.Packing.of(model).pack(model)
     with torch.no_grad():
         torch.testing.assert_close(native.predict(x, other, torch.arange(70)), model(other.inputs))
-    with pytest.raises(ValueError, match="examples: must have the form float32"):
+    with pytest.raises(ValueError, match="examples: must have the form of the executor's, float32"):
         native.predict(x, Examples(normal(2, 70, 5), torch.zeros(70, dtype=torch.int64)), torch.arange(70))
-    with pytest.raises(RuntimeError, match="example row 70 is not among the 70 examples"):
+    with pytest.raises(ValueError, match=r"rows: must lie in \[0, 70\), got 70"):
         native.predict(x, other, torch.tensor([70]))

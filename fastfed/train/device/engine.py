@@ -71,7 +71,7 @@ class Device:
         self.network, self.reduction = lower(self.program), reduction
         self.packing: Packing = self.program.engine_packing
         self._module, self._heads = module, set[str | None]()
-        self.predict = TorchPredict(module, self.device)
+        self.predict = TorchPredict(module, self.device, examples.form)
         if split is not None:
             self._check_head(split.head)
         check_examples(examples, self.network)
