@@ -120,6 +120,10 @@ class Descent(torch.optim.Optimizer):
     @torch.no_grad()
     def _descend(self, loss: Any) -> None:
         works = [work for group in self.param_groups if (work := self._work(group)) is not None]
+        for work in works:
+            self._refuse(work)
+        for work in works:  # only now: what is refused leaves every group as it was
+            self._begin(work)
         if works:
             self._take(works, loss)
             for work in works:  # for autograd, which could not know otherwise that their graphs are of old parameters
@@ -140,11 +144,16 @@ class Descent(torch.optim.Optimizer):
             )
         settings, sight = self._settings(group), self._sight(group)
         states = list(map(self.state.__getitem__, x)) if self.keeps_state else []
-        if not all(states):
-            for state, p, g in zip(states, x, grad, strict=True):
-                if not state:
-                    state.update(self._start(settings, sight, p.detach(), g))  # type: ignore[arg-type]
         return Work(group, settings, sight, x, grad, states)  # type: ignore[arg-type]
+
+    def _refuse(self, work: Work) -> None:
+        """Refuses work whose options do not go with the states, which are empty before a first step."""
+
+    def _begin(self, work: Work) -> None:
+        if not all(work.states):
+            for state, p, g in zip(work.states, work.x, work.grad, strict=True):
+                if not state:
+                    state.update(self._start(work.settings, work.sight, p.detach(), g))
 
     def _start(self, settings: Any, sight: Sight, x: Tensor, grad: Tensor) -> State:
         """The state of a parameter before its first step, along what is seen of that gradient."""

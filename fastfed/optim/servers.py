@@ -22,14 +22,17 @@ class ServerDescent(Descent):
         made.pop("step", None)
         return {"step": 0, **{name: tensor[: x.numel()].view(x.shape) for name, tensor in made.items()}}
 
+    def _refuse(self, work: Work) -> None:
+        beta1 = getattr(work.settings, "beta1", 0.0)
+        if beta1 > 0 and any(state and "m" not in state for state in work.states):
+            raise ValueError(f"beta1: is {beta1}, but was 0 when the state began, which keeps no m")
+
     def _take(self, works: list[Work], loss: Any) -> None:
         for whole in works:
             rule, options = whole.settings.rule, whole.settings.step_options()
             for step, work in whole.by_step():
                 named = {name: work.held(name) for name in SERVER_RULES[rule].moments}
                 moments = {name: held for name, held in named.items() if held is not None}
-                if "m" in named and "m" not in moments and options.get("beta1", 1.0) > 0:
-                    raise ValueError(f"beta1: is {options['beta1']}, but was 0 when the state began, which keeps no m")
                 server_gradient_step(rule, work.x, work.grad, moments, work.sight, step, **options)
                 for state in work.states:
                     state["step"] = step

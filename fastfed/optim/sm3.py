@@ -32,15 +32,18 @@ class CoveredDescent(Descent):
             state["m"] = torch.zeros_like(x, memory_format=torch.contiguous_format)
         return state
 
+    def _refuse(self, work: Work) -> None:
+        keeps = _keeps_m(work.settings)
+        if any(state and ("m" in state) != keeps for state in work.states):
+            began = "without" if keeps else "with"
+            raise ValueError(f"beta1: is {work.settings.beta1}, but the state began {began} m")
+
     def _take(self, works: list[Work], loss: Any) -> None:
         for whole in works:
             options = whole.settings.options_in(0, False)
             for step, work in whole.by_step():
                 named = {name: work.held(name) for name in ("mu", "m")}
                 held = {name: tensors for name, tensors in named.items() if tensors is not None}
-                if ("m" in held) != _keeps_m(work.settings):
-                    began = "with" if "m" in held else "without"
-                    raise ValueError(f"beta1: is {work.settings.beta1}, but the state began {began} m")
                 covered_gradient_step(
                     work.settings.rule, work.x, work.grad, held, work.sight, step, **{**options, "weight_decay": 0.0}
                 )

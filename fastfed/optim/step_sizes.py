@@ -48,9 +48,15 @@ class DeltaSGD(Descent):
         # a gradient that has none before it has not changed
         return {"grad_prev": sight.seen(grad, x).clone(memory_format=torch.contiguous_format)}
 
+    def _refuse(self, work: Work) -> None:
+        began, lr = work.group["first_lr"], work.settings.lr
+        if began is not None and lr != began:
+            raise ValueError(
+                f"lr: is that of DeltaSGD's first step, {began}, after which it finds its own; {lr} (of a scheduler?) "
+                "would change nothing"
+            )
+
     def _take(self, works: list[Work], loss: Any) -> None:
-        for work in works:
-            _refuse_another_lr(work)
         change = math.sqrt(
             sum(gradient_squares(work.x, work.grad, work.sight, work.held("grad_prev")) for work in works)
         )
@@ -65,15 +71,6 @@ class DeltaSGD(Descent):
         squares = [move(work.x, work.grad, work.sight, work.group["step_size"], measured=True) for work in works]
         for group in self.param_groups:
             group["moved"] = math.sqrt(sum(squares))
-
-
-def _refuse_another_lr(work: Work) -> None:
-    began, lr = work.group["first_lr"], work.settings.lr
-    if began is not None and lr != began:
-        raise ValueError(
-            f"lr: is that of DeltaSGD's first step, {began}, after which it finds its own; {lr} (of a scheduler?) "
-            "would change nothing"
-        )
 
 
 class SPS(Descent):

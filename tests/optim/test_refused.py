@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import re
 from typing import Any
 
@@ -98,6 +99,25 @@ def test_a_first_moment_cannot_begin_later(made: Any) -> None:
     give(params, gradients(1))
     with pytest.raises(ValueError, match=r"beta1: is 0\.5, but"):
         optimizer.step()
+
+
+@pytest.mark.parametrize("made", [ff.optim.FedAdagrad, ff.optim.SM3, ff.optim.DeltaSGD])
+@pytest.mark.parametrize("begun", [1, 2], ids=["the first group begins", "all groups have begun"])
+def test_what_is_refused_in_a_later_group_leaves_all_groups(made: Any, begun: int) -> None:
+    params = parameters()
+    optimizer = made([{"params": params[:1]}, {"params": params[1:]}], lr=0.1)
+    give(params, gradients(0))
+    if begun == 1:
+        params[0].grad = None
+    optimizer.step()
+    optimizer.param_groups[1].update({"lr": 0.2} if made is ff.optim.DeltaSGD else {"beta1": 0.5})
+    before, groups = snapshot(optimizer), copy.deepcopy(optimizer.state_dict()["param_groups"])
+    give(params, gradients(1))
+    with pytest.raises(ValueError, match=r"^(beta1|lr): is "):
+        optimizer.step()
+    assert same_bits(before, snapshot(optimizer))
+    assert optimizer.state_dict()["param_groups"] == groups
+    assert not (begun == 1 and optimizer.state[params[0]])
 
 
 def test_sps_needs_one_loss() -> None:
