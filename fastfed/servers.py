@@ -62,7 +62,8 @@ class FedAdagrad(Server):
 
     q is the square of m (`second_moment_of` "momentum", AFO, the default) or of the raw aggregate ("delta", FedAda2). v
     starts at `v0`, by default tau**2. With `eps` "torch", tau is what torch.optim calls eps: by default v starts at 0
-    and q is of the raw aggregate.
+    and q is of the raw aggregate. What q is of is settled when settings are made: those whose `eps` is changed
+    afterwards keep theirs, unless `second_moment_of` is changed too, to "delta" (or None, to settle it anew).
     """
 
     beta1: float = 0.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -134,3 +135,12 @@ def test_the_papers_are_the_defaults() -> None:
         assert of_group == settings, name
         compared += 1
     assert compared == 11
+
+
+@pytest.mark.parametrize("kind", [ff.servers.FedAdagrad, ff.servers.FedAdam, ff.servers.FedYogi])
+def test_eps_that_is_changed_later_leaves_what_was_settled(kind: Any) -> None:
+    """As docs/optim.md says: v goes on to be of what it was said to be of, and can be said, or settled, anew."""
+    server, wanted = kind(lr=0.1), kind(lr=0.1, eps="torch")
+    assert replace(server, eps="torch").second_moment_of == "momentum"
+    assert replace(server, eps="torch", second_moment_of="delta") == wanted
+    assert replace(server, eps="torch", second_moment_of=None) == wanted
