@@ -17,9 +17,10 @@ _DOWNHILL = -1.0  # pfl hands a delta over as the gradient that points the other
 class CentralOptimizer(torch.optim.Optimizer):
     """`server`, of ``ff.servers``, as the `central_optimizer` of a ``pfl.model.pytorch.PyTorchModel``.
 
-    All parameters take one fused step along minus their gradients, which pfl fills with minus the averaged delta. The
-    learning rate is ``param_groups[0]["lr"]``, `server`'s at the start, so that callbacks and schedulers may change it.
-    Moments are kept by parameter, as torch's optimizers keep them: `state_dict`, and pfl's checkpoints, save them.
+    All parameters take one fused step (those that once had no gradient, and are behind, one of their own) along minus
+    their gradients, which pfl fills with minus the averaged delta. The learning rate is ``param_groups[0]["lr"]``,
+    `server`'s at the start, so that callbacks and schedulers may change it. Moments are kept by parameter, as torch's
+    optimizers keep them: `state_dict`, and pfl's checkpoints, save them.
     """
 
     def __init__(self, params: Iterable[Tensor], server: Server) -> None:
@@ -39,13 +40,16 @@ class CentralOptimizer(torch.optim.Optimizer):
             raise ValueError("closure: a server steps along deltas that are there; it evaluates nothing")
         (group,) = self.param_groups
         moved = [p for p in group["params"] if p.grad is not None and p.numel()]
-        for dtype in dict.fromkeys(p.dtype for p in moved):
-            self._step_of([p for p in moved if p.dtype is dtype], float(group["lr"]))
-
-    def _step_of(self, params: list[Tensor], lr: float) -> None:
-        for p in params:
+        for p in moved:
             if not self.state[p]:
                 self.state[p] = _split(server_state(self.server.rule, [p.detach()], **self.server.state_options()))
+        together: dict[tuple[torch.dtype, int], list[Tensor]] = {}  # one that once had no gradient is behind the others
+        for p in moved:
+            together.setdefault((p.dtype, int(self.state[p].get("step", 0))), []).append(p)
+        for params in together.values():
+            self._step_of(params, float(group["lr"]))
+
+    def _step_of(self, params: list[Tensor], lr: float) -> None:
         state = _joined([self.state[p] for p in params])
         grads = [p.grad.contiguous() for p in params if p.grad is not None]
         options = {**self.server.step_options(), "lr": lr}
@@ -62,5 +66,5 @@ def _split(state: dict[str, Any]) -> dict[str, Tensor]:
 
 
 def _joined(states: list[dict[str, Tensor]]) -> dict[str, Any]:
-    """The state of a model in parts, from its parameters' own; they count their steps together."""
+    """The state of a model in parts, from its parameters' own, which have taken as many steps."""
     return {name: states[0][name].long() if name == "step" else [each[name] for each in states] for name in states[0]}
