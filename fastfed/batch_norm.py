@@ -149,7 +149,7 @@ class Local(NoStatistics):
         kept = self.store.everywhere(clients, self._first)
 
         def model(position: int) -> PackedModel:
-            weights, statistics = self._split(kept[position])
+            weights, statistics = self._split(kept(position))
             own = x.clone()
             own[self.own] = weights
             return PackedModel(own, statistics)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -110,17 +110,19 @@ class ClientStore:
             self._stamps |= dict(zip(ids[some].tolist(), stamp[some].tolist(), strict=True))
             self.put(ids[some], vectors)
 
-    def everywhere(self, ids: Tensor, default: Tensor) -> Tensor:
-        """As `get`, of clients that any rank may keep. All ranks ask."""
+    def everywhere(self, ids: Tensor, default: Tensor) -> Callable[[int], Tensor]:
+        """The vectors (d,) of clients that any rank may keep, by the position among `ids`: one at a time, but where
+        there are several ranks, which all ask, and fetch all of them at once."""
         if self._ranks is None:
-            return self.get(ids, default)
+            return lambda position: self.get(ids[position : position + 1], default)[0]
+        return self._gathered(self._ranks, ids, default).__getitem__
+
+    def _gathered(self, ranks: Ranks, ids: Tensor, default: Tensor) -> Tensor:
         has = torch.tensor([client in self._rows for client in ids.tolist()])
-        every = torch.stack(self._ranks.gathered(has.to(torch.uint8), [len(ids)] * self._ranks.count)).bool()
+        every = torch.stack(ranks.gathered(has.to(torch.uint8), [len(ids)] * ranks.count)).bool()
         numbers = [int(some.sum()) for some in every]
         found = default.repeat(len(ids), 1)
-        for some, rows in zip(
-            every, self._ranks.gathered(self._vectors[self._rows_of(ids[has])], numbers), strict=True
-        ):
+        for some, rows in zip(every, ranks.gathered(self._vectors[self._rows_of(ids[has])], numbers), strict=True):
             found[some] = rows
         return found
 

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import fastfed as ff
+from fastfed.exchange import ClientStore
 from fastfed.purposes import Purpose
 
 EXECUTORS = ("eager", "batched", "native")
@@ -416,6 +417,22 @@ def test_clients_are_evaluated_with_their_own_batch_norms(executor: str) -> None
         assert found["client_mse_mean"] == pytest.approx(float(wanted.mean()), rel=1e-4)
         assert found["client_mse_p10"] == pytest.approx(float(torch.quantile(wanted, 0.1)), rel=1e-4)
         sim.run(2, progress=False, evaluate_every=0)
+
+
+def test_norms_of_clients_are_fetched_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where one process keeps them all, an evaluation needs the memory of one client's, not of all."""
+    sim = simulation(batch_norm="local")
+    sim.step()
+    whole, fetched = ClientStore.get, list[int]()
+
+    def get(self: ClientStore, ids: Tensor, default: Tensor) -> Tensor:
+        fetched.append(len(ids))
+        return whole(self, ids, default)
+
+    monkeypatch.setattr(ClientStore, "get", get)
+    sim.evaluate(per_client=True)
+    assert set(fetched) == {1}
+    assert len(fetched) >= 4
 
 
 @pytest.mark.parametrize("mode", ["average", "frozen"])
