@@ -59,7 +59,7 @@ class Sharing:
         work, of these clients alone."""
         assert work.dealt is not None
         here, n = work.dealt.to(self.ranks.rank), len(work)
-        visit = fed.visit(cohort[here])
+        visit = self.ranks.heard(lambda: fed.visit(cohort[here]))
         rows = work.rows.clone()
         first = work.offsets[here].repeat_interleave(work.counts[here]) - visit.offsets[:-1].repeat_interleave(
             work.counts[here]

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from ..program import Unsupported
-from ..ranks import RankFailed, Ranks
+from ..ranks import Ranks
 from . import lane_tree
 from .batched import Batched
 from .batches import steps_taken
@@ -87,20 +87,11 @@ class Among(Alone):
         first[0, :2] = torch.tensor([failure is not None, self.ranks.is_asked_to_stop]).double()
         told = torch.cat([first, torch.stack(columns, 1)])
         every = self.ranks.gathered(told, [len(some) + 1 for some in self._places])
-        self._raise([bool(one[0, 0]) for one in every], failure)
+        self.ranks.raise_if([bool(one[0, 0]) for one in every], failure)
         self.ranks.interrupted |= any(bool(one[0, 1]) for one in every)
         numbers = torch.empty(len(refused), len(columns), dtype=torch.float64)
         numbers[torch.cat(self._places)] = torch.cat([one[1:] for one in every])
         return {name: numbers[:, i].clone() for i, name in enumerate(SCALARS)}, numbers[:, -1] > 0
-
-    def _raise(self, failed: Sequence[bool], failure: Exception | None) -> None:
-        if not any(failed):
-            return
-        said = self.ranks.told(None if failure is None else f"{type(failure).__name__}: {failure}")
-        if failure is not None:
-            raise failure
-        rank = failed.index(True)
-        raise RankFailed(f"rank {rank}: {said[rank]}")
 
 
 def _tried(function: Callable[[], _Result], otherwise: _Result) -> tuple[_Result, Exception | None]:
