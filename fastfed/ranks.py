@@ -126,6 +126,7 @@ class Ranks:
         self.interrupted = False  # whether some rank was asked to stop; all know of it after the same round
         self.speaks = rank == 0  # whether it is this rank that says what went wrong
         self._asked_to_stop = False
+        self._each_speaks = False  # whether it is the one that fails, in what all do now
 
     @property
     def is_first(self) -> bool:
@@ -174,7 +175,7 @@ class Ranks:
 
     # ---- errors -----------------------------------------------------------------------------------------------------
 
-    def heard(self, function: Callable[[], _Result], *, says_so: bool = False) -> _Result:
+    def heard(self, function: Callable[[], _Result]) -> _Result:
         """Every rank calls the function; an error of one is an error of all. What is done together in it begins with
         `agree`, so that a rank which has failed there is heard by those who went on."""
         error: BaseException | None = None
@@ -184,21 +185,24 @@ class Ranks:
             if isinstance(met, RankLost) or is_shared(met):
                 raise
             error = met
-        self.agree(error, says_so=says_so)
+        self.agree(error)
         return result
 
     def each(self, function: Callable[[], _Result]) -> _Result:
         """As `heard`, for what comes before a run, which nobody records: the first that fails says so itself."""
-        return self.heard(function, says_so=True)
+        self._each_speaks = True
+        try:
+            return self.heard(function)
+        finally:
+            self._each_speaks = False
 
-    def agree(self, failure: BaseException | None = None, *, says_so: bool = False) -> None:
-        """Whether anybody has failed: then its error is raised there, and `RankFailed` on the others. All ranks ask.
-        With `says_so` it is the one that has failed which speaks."""
+    def agree(self, failure: BaseException | None = None) -> None:
+        """Whether anybody has failed: then its error is raised there, and `RankFailed` on the others. All ranks ask."""
         flags = [torch.zeros(1, dtype=torch.uint8) for _ in range(self.count)]
         with self._together():
             dist.all_gather(flags, torch.tensor([failure is not None], dtype=torch.uint8))
         failed = [bool(flag) for flag in flags]
-        if says_so and any(failed):
+        if self._each_speaks and any(failed):
             self.speaks = self.rank == failed.index(True)
         self.raise_if(failed, failure)
 

@@ -148,6 +148,32 @@ def test_a_lost_rank_is_one_sentence_and_the_run_goes_on_as_three(tmp_path: Path
     assert runs.read(home).history.without_seconds() == one.history.without_seconds()
 
 
+OURS = """
+import os
+
+import fastfed as ff
+
+
+def narrow():
+    if os.environ["RANK"] == "1":
+        raise ValueError("the weights are not on this machine")
+    return ff.models.mlp(64, 8, 10)
+"""
+
+
+def test_a_rank_that_cannot_set_up_says_so_itself(tmp_path: Path) -> None:
+    (tmp_path / "ours.py").write_text(OURS)
+    file = tmp_path / "run.toml"
+    file.write_text(FILE.replace('name = "mlp"\nsizes = [64, 32, 10]', 'name = "ours:narrow"'))
+    ended = support.ended(support.started(2, "fastfed", "run", str(file), "--out", str(tmp_path / "run")))
+    assert [code for code, *_ in ended] == [1, 2], ended
+    said = [[line for line in errors.splitlines() if line.startswith("fastfed: ")] for *_, errors in ended]
+    assert said[0] == []
+    (sentence,) = said[1]
+    assert "the weights are not on this machine" in sentence
+    assert "Traceback" not in ended[1][2]
+
+
 def test_a_process_alone_joins_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
         monkeypatch.delenv(name, raising=False)
