@@ -187,6 +187,7 @@ class Simulation:
             keeping = {"exchange": self.exchanger, "aggregation": self.aggregator, "batch_norm": self.batch_norm}
             self._sharing = Sharing(self.ranks, sharded, keeping)
             check_same_run(self.ranks, self.saved.run, fed.fingerprint(), (self.executor.name, self.device.type))
+            sharded.settle()
         self.between_rounds = True  # False while a round is taken over: a state that cannot be saved
 
     @property

@@ -45,6 +45,14 @@ class Sharded:
         self.predict, self.predicts_itself, self.examples = inner.predict, inner.predicts_itself, inner.examples
         self._way = _way_of(inner, ranks)
 
+    def settle(self) -> None:
+        """What each rank has found on its own machine, and all deal by, becomes the same. All ranks ask, once they know
+        that their executors are the same."""
+        if isinstance(self.inner, Batched):
+            found = self.ranks.told((self.inner.memory, self.inner.streamed_bytes))
+            self.inner.memory = min(memory for memory, _ in found)
+            self.inner.streamed_bytes = max(streamed for _, streamed in found)
+
     def deal(self, work: RoundWork) -> Dealt:
         """Who trains whom in a round: the same on all ranks. Examples are not looked at, nor what vectors hold."""
         return self._way.deal(work)

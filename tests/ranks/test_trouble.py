@@ -84,6 +84,11 @@ def test_a_full_disk_of_the_first_rank_is_told_on_all(told: list[dict[str, Any]]
     assert told[1]["full disk"] == {"said": f"RankFailed: rank 0: {says}", "saved": [1]}
 
 
+def test_ranks_with_different_memory_deal_by_the_least(told: list[dict[str, Any]]) -> None:
+    assert told[0]["other memory"] == told[1]["other memory"]
+    assert (told[0]["other memory"]["said"], told[0]["other memory"]["memory"]) == ("nothing", 20_000)
+
+
 @pytest.mark.parametrize(
     ("what", "says"),
     [("cohort", "ArithmeticError: no such cohort"), ("data", "OSError: [Errno 5] Input/output error")],

@@ -17,6 +17,7 @@ import fastfed as ff
 from fastfed.ranks import Ranks
 from fastfed.record.writers import JsonLines, read_json_lines
 from fastfed.saved import checkpoint
+from fastfed.train import batched
 
 from ..simulation.support import simulation, small_federation, small_model
 
@@ -148,6 +149,16 @@ def full_disk(folder: Path) -> dict[str, Any]:
     return {"said": said, "saved": sorted(checkpoint.rounds_of(home))}
 
 
+def other_memory(ranks: Ranks) -> dict[str, Any]:
+    """A card, or whatever stands for it, with more room on the second rank."""
+    before = batched.MEMORY
+    batched.MEMORY = 20_000 * (1 + 9 * ranks.rank)
+    sim = simulation(executor="batched", cohort=9)
+    batched.MEMORY = before
+    said = told(lambda: sim.run(rounds=2, progress=False, evaluate_every=0))
+    return {"said": said, "memory": sim.executor.inner.memory, "params": sim.params.tolist()}  # type: ignore[attr-defined]
+
+
 def failing_parts(ranks: Ranks) -> dict[str, str]:
     """A cohort, and data, that one rank cannot have."""
 
@@ -206,6 +217,7 @@ def main() -> None:
             "evaluation": failing_evaluation(ranks, folder),
             "full disk": full_disk(folder),
             **failing_parts(ranks),
+            "other memory": other_memory(ranks),
             "stopped by the first": stopped(ranks, 0),
             "stopped by the second": stopped(ranks, 1),
         }
