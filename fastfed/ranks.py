@@ -41,6 +41,23 @@ class RankFailed(RuntimeError):
     """Another process of the run met an error: the message is that error's."""
 
 
+_SHARED = "_fastfed_shared"  # the mark of an error that every rank has raised, its own or as RankFailed
+_Error = TypeVar("_Error", bound=BaseException)
+
+
+def shared(error: _Error) -> _Error:
+    """The error, marked as one that all ranks raise at the same place."""
+    setattr(error, _SHARED, True)
+    return error
+
+
+def is_shared(error: BaseException | None) -> bool:
+    """Whether all ranks have raised this error, or what it was made of."""
+    while error is not None and not getattr(error, _SHARED, False):
+        error = error.__cause__
+    return error is not None
+
+
 def are_asked_for() -> bool:
     """Whether this process was started as one of several, as torchrun does."""
     return all(os.environ.get(name) for name in _ENVIRONMENT) and int(os.environ["WORLD_SIZE"]) > 1
@@ -109,6 +126,7 @@ class Ranks:
         self.interrupted = False  # whether some rank was asked to stop; all know of it after the same round
         self.speaks = rank == 0  # whether it is this rank that says what went wrong
         self._asked_to_stop = False
+        self._each_speaks = False  # whether it is the one that fails, in what all do now
 
     @property
     def is_first(self) -> bool:
@@ -129,6 +147,7 @@ class Ranks:
 
     def on_first(self, function: Callable[[], _Result]) -> _Result:
         """The first rank calls the function, and all have what it gives. Its error is an error of all."""
+        self.agree()
         said: list[Any] = [None]
         error: Exception | None = None
         if self.is_first:
@@ -140,31 +159,62 @@ class Ranks:
             dist.broadcast_object_list(said, src=0)
         done, result = said[0]
         if error is not None:
-            raise error
+            raise shared(error)
         if not done:
-            raise RankFailed(f"rank 0: {result}")
+            raise shared(RankFailed(f"rank 0: {result}"))
         return result
-
-    def each(self, function: Callable[[], _Result]) -> _Result:
-        """Every rank calls the function, in which nothing is done together; an error of one is an error of all."""
-        error: Exception | None = None
-        try:
-            result = function()
-        except Exception as met:
-            error = met
-        said = self.told(None if error is None else f"{type(error).__name__}: {error}")
-        failed = next((rank for rank, one in enumerate(said) if one is not None), None)
-        if failed is None:
-            return result
-        self.speaks = self.rank == failed
-        raise error if error is not None else RankFailed(f"rank {failed}: {said[failed]}")
 
     def check_same(self, what: str, value: str) -> None:
         """Refuses ranks that differ in what must be the same everywhere."""
+        self.agree()
         found = self.told(value)
         others = [f"rank {rank} has {one}" for rank, one in enumerate(found) if one != found[0]]
         if others:
-            raise ValueError(f"{what}: must be the same on all ranks, but rank 0 has {found[0]} and {others[0]}")
+            problem = f"must be the same on all ranks, but rank 0 has {found[0]} and {others[0]}"
+            raise shared(ValueError(f"{what}: {problem}"))
+
+    # ---- errors -----------------------------------------------------------------------------------------------------
+
+    def heard(self, function: Callable[[], _Result]) -> _Result:
+        """Every rank calls the function; an error of one is an error of all. What is done together in it begins with
+        `agree`, so that a rank which has failed there is heard by those who went on."""
+        error: BaseException | None = None
+        try:
+            result = function()
+        except BaseException as met:  # somebody's sys.exit() would leave the others waiting too
+            if isinstance(met, RankLost) or is_shared(met):
+                raise
+            error = met
+        self.agree(error)
+        return result
+
+    def each(self, function: Callable[[], _Result]) -> _Result:
+        """As `heard`, for what comes before a run, which nobody records: the first that fails says so itself."""
+        self._each_speaks = True
+        try:
+            return self.heard(function)
+        finally:
+            self._each_speaks = False
+
+    def agree(self, failure: BaseException | None = None) -> None:
+        """Whether anybody has failed: then its error is raised there, and `RankFailed` on the others. All ranks ask."""
+        flags = [torch.zeros(1, dtype=torch.uint8) for _ in range(self.count)]
+        with self._together():
+            dist.all_gather(flags, torch.tensor([failure is not None], dtype=torch.uint8))
+        failed = [bool(flag) for flag in flags]
+        if self._each_speaks and any(failed):
+            self.speaks = self.rank == failed.index(True)
+        self.raise_if(failed, failure)
+
+    def raise_if(self, failed: Sequence[bool], failure: BaseException | None) -> None:
+        """Raises an error of ranks of which all know who has `failed`: their own, if that is this one's `failure`."""
+        if not any(failed):
+            return
+        said = self.told(None if failure is None else f"{type(failure).__name__}: {failure}")
+        if failure is not None:
+            raise shared(failure)
+        rank = list(failed).index(True)
+        raise shared(RankFailed(f"rank {rank}: {said[rank]}"))
 
     # ---- vectors ----------------------------------------------------------------------------------------------------
 

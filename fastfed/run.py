@@ -5,14 +5,16 @@ from __future__ import annotations
 import math
 import signal
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from .hooks import Evaluated, Hooked
-from .ranks import RankLost
+from .ranks import RankLost, Ranks, is_shared, shared
 from .record.evaluate import metric_of, training_rows, validation_rows
+from .record.history import Row
 
 if TYPE_CHECKING:
     from .simulation import Simulation
@@ -99,19 +101,39 @@ def run_rounds(sim: Simulation, end: End, hooks: Sequence[Hooked]) -> None:
     """Rounds until the `end`, or until a hook asks to stop."""
     begun: list[Hooked] = []
     with ExitStack() as ends:  # of all hooks, even if one fails
-        try:
+
+        def begin() -> None:
             for hook in hooks:
                 hook.begin(sim)
                 begun.append(hook)
                 ends.callback(hook.end, sim)
+
+        all_begun = False
+        try:
+            _heard(sim.ranks, begin)
+            all_begun = True
             _run_rounds(sim, end, hooks)
         except RankLost:
             raise  # what the lost one kept cannot be saved
-        except BaseException:  # Ctrl-C above all, but nothing that was trained should be lost to any error
-            if sim.between_rounds:
-                for hook in begun:
-                    hook.interrupted(sim)
+        except BaseException as error:  # Ctrl-C above all, but nothing that was trained should be lost to any error
+            # Ranks save together: an error that one of them has alone leaves the others elsewhere.
+            if sim.between_rounds and (sim.ranks is None or (all_begun and is_shared(error))):
+                _heard(sim.ranks, lambda: _interrupt(sim, begun))
             raise
+        _heard(sim.ranks, ends.close)
+
+
+def _heard(ranks: Ranks | None, function: Callable[[], None]) -> None:
+    """Calls what hooks do; of several ranks, an error of one is an error of all."""
+    if ranks is None:
+        function()
+    else:
+        ranks.heard(function)
+
+
+def _interrupt(sim: Simulation, hooks: Sequence[Hooked]) -> None:
+    for hook in hooks:
+        hook.interrupted(sim)
 
 
 def _run_rounds(sim: Simulation, end: End, hooks: Sequence[Hooked]) -> None:
@@ -119,17 +141,20 @@ def _run_rounds(sim: Simulation, end: End, hooks: Sequence[Hooked]) -> None:
     while sim.round < end.rounds and not time_is_up and not any(hook.asks_to_stop(sim) for hook in hooks):
         row = sim.step_before(end.clock)
         time_is_up = row is None
-        if sim.ranks is not None and sim.ranks.interrupted:
-            raise KeyboardInterrupt  # on all ranks, after the same round
         row = sim.flush() if time_is_up and end.flush else row
-        if row is not None:
-            last = time_is_up or _is_last(sim, end)
-            for hook in hooks:
-                hook.after_round(sim, row, last)
-                last = last or hook.asks_to_stop(sim)
-        else:
-            for hook in hooks:
-                hook.interrupted(sim)
+        _heard(sim.ranks, partial(_after_round, sim, end, hooks, row, time_is_up))
+        if sim.ranks is not None and sim.ranks.interrupted:
+            raise shared(KeyboardInterrupt())  # on all ranks, after the same round
+
+
+def _after_round(sim: Simulation, end: End, hooks: Sequence[Hooked], row: Row | None, time_is_up: bool) -> None:
+    if row is None:
+        _interrupt(sim, hooks)
+        return
+    last = time_is_up or _is_last(sim, end)
+    for hook in hooks:
+        hook.after_round(sim, row, last)
+        last = last or hook.asks_to_stop(sim)
 
 
 def _is_last(sim: Simulation, end: End) -> bool:

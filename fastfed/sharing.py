@@ -14,6 +14,7 @@ from .data import Federation
 from .exchange.client_store import ClientStore
 from .ranks import Ranks
 from .train import RoundWork
+from .train.peers import untouched_zeros
 from .train.sharded import Sharded
 
 
@@ -59,7 +60,7 @@ class Sharing:
         work, of these clients alone."""
         assert work.dealt is not None
         here, n = work.dealt.to(self.ranks.rank), len(work)
-        visit = fed.visit(cohort[here])
+        visit = self.ranks.heard(lambda: fed.visit(cohort[here]))
         rows = work.rows.clone()
         first = work.offsets[here].repeat_interleave(work.counts[here]) - visit.offsets[:-1].repeat_interleave(
             work.counts[here]
@@ -73,9 +74,8 @@ _PER_CLIENT = {"corrections": 0.0, "start_index": 0, "statistics": 0.0}  # field
 
 
 def _spread(vectors: Mapping[str, Any], here: Tensor, n: int, start: Tensor) -> dict[str, Any]:
-    """Fields with a row for each of `n` clients, from those that have one for each client `here` (m,). Memory that
-    nobody writes to is only promised, on the CPU at least: the zeros of others take no room. `start`: any model, for
-    clients that each have their own, where nobody is here."""
+    """Fields with a row for each of `n` clients, from those that have one for each client `here` (m,). `start`: any
+    model, for clients that each have their own, where nobody is here."""
     fields = dict(vectors)
     if not fields["start"].numel():
         fields["start"] = start.reshape(-1, start.shape[-1])[:1]
@@ -90,7 +90,7 @@ def _spread(vectors: Mapping[str, Any], here: Tensor, n: int, start: Tensor) -> 
 
 
 def _scattered(values: Tensor, here: Tensor, n: int, other: float) -> Tensor:
-    whole = values.new_zeros(n, *values.shape[1:])
+    whole = untouched_zeros(values, n, *values.shape[1:])  # the zeros of others take no room
     if other:
         whole.fill_(other)
     whole[here.to(values.device)] = values

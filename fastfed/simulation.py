@@ -5,11 +5,11 @@ from __future__ import annotations
 import copy
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -52,6 +52,8 @@ from .tune import TunerSettings
 
 if TYPE_CHECKING:
     from .train.native import Native
+
+_Result = TypeVar("_Result")
 
 
 class Simulation:
@@ -185,6 +187,7 @@ class Simulation:
             keeping = {"exchange": self.exchanger, "aggregation": self.aggregator, "batch_norm": self.batch_norm}
             self._sharing = Sharing(self.ranks, sharded, keeping)
             check_same_run(self.ranks, self.saved.run, fed.fingerprint(), (self.executor.name, self.device.type))
+            sharded.settle()
         self.between_rounds = True  # False while a round is taken over: a state that cannot be saved
 
     @property
@@ -228,8 +231,12 @@ class Simulation:
         """One round; None if a simulated clock comes to `until` seconds before it is complete."""
         clock = _Clock()
         with clock("plan"):
-            plan = self.planner.plan(self.round, self.tuner.tuning, until)
+            plan = self._heard(lambda: self.planner.plan(self.round, self.tuner.tuning, until))
         return None if plan is None else self._carry_out(plan, clock)
+
+    def _heard(self, function: Callable[[], _Result]) -> _Result:
+        """What a function gives that others wrote; of several ranks, an error of one is an error of all."""
+        return function() if self.ranks is None else self.ranks.heard(function)
 
     def flush(self) -> Row | None:
         """On a simulated clock, a round with the updates that are in the buffer now; None if there are none."""
@@ -429,6 +436,8 @@ class Simulation:
         names begin with client_. Clients that keep their own batch norms (``batch_norm="local"``) are evaluated with
         these.
         """
+        if self.ranks is not None:
+            self.ranks.agree()
         return self._evaluation.columns(self.params, training=training, per_client=per_client)
 
     @cached_property

@@ -179,10 +179,14 @@ class Evaluator:
         borders = [len(loads) * rank // count for rank in range(count + 1)]
         parts = [loads[first:end] for first, end in itertools.pairwise(borders)]
         mine = parts[0 if self._ranks is None else self._ranks.rank]
-        found = list(in_order(lambda load: self._measure(examples, load), mine, self._threads))
-        measured = torch.cat(found) if found else torch.empty(0, 6, dtype=torch.float64)
+
+        def measure() -> Tensor:
+            found = list(in_order(lambda load: self._measure(examples, load), mine, self._threads))
+            return torch.cat(found) if found else torch.empty(0, 6, dtype=torch.float64)
+
         if self._ranks is None:
-            return measured
+            return measure()
+        measured = self._ranks.heard(measure)
         return torch.cat(self._ranks.gathered(measured.cpu(), [sum(map(len, part)) for part in parts]))
 
     @torch.no_grad()

@@ -54,6 +54,8 @@ class SavedRun:
 
     def save(self, sim: Simulation, directory: str | Path, keep: int | None) -> Path:
         """Writes a checkpoint; its path. With `keep`, all but the last `keep` and the best are removed."""
+        if self._ranks is not None:
+            self._ranks.agree()
         tensors = sim.tensors() | {f"{_CONSTANT}{name}": tensor for name, tensor in constants(sim.model).items()}
         return self._on_first(lambda: self._write(sim, tensors, directory, keep))
 

@@ -63,6 +63,7 @@ class Batched:
         check_memory(self.name, threads, memory)
         self.device, self.resident = torch.device(device), resident(examples, device)
         self.memory = _default_memory(self.device) if memory is None else memory
+        self.streamed_bytes = self.resident.streamed_bytes  # that an example takes at least when it is copied
         self.model = StackedModel(module, loss, self.device, reduction)
         self.predict = TorchPredict(module, self.device, examples.form)
         if split is not None and len(examples):
@@ -121,7 +122,7 @@ class Batched:
         examples = work.counts[clients] if work.seen is None else work.seen[clients]
         batch = min(work.batch_size, int(examples.max()))
         activations = 2 * self.model.trial(work, store.examples).bytes_of(batch)  # and their gradients
-        portion = int(work.counts[clients].max()) * store.streamed_bytes
+        portion = int(work.counts[clients].max()) * max(self.streamed_bytes, store.streamed_bytes)
         return max(1, self.memory // (vectors * x.numel() * x.element_size() + kept + activations + portion))
 
 

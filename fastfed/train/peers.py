@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -23,6 +24,14 @@ class Dealt:
     def to(self, rank: int) -> Tensor:
         """The positions of the clients that a rank trains: (m,) int64, rising."""
         return (self.rank_of == rank).nonzero().flatten()
+
+
+def untouched_zeros(like: Tensor, *shape: int) -> Tensor:
+    """Zeros of the dtype and device of `like`. On the CPU they take no room until somebody writes to them, which those
+    of torch do at once."""
+    if like.device.type != "cpu" or not like.dtype.is_floating_point or like.element_size() < 4:
+        return like.new_zeros(shape)
+    return torch.from_numpy(np.zeros(shape, dtype=np.float32 if like.element_size() == 4 else np.float64))
 
 
 class Alone:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from ..program import Unsupported
-from ..ranks import RankFailed, Ranks
+from ..ranks import Ranks
 from . import lane_tree
 from .batched import Batched
 from .batches import steps_taken
@@ -26,7 +26,7 @@ from .device.engine import terms_of
 from .device.lanes import MEASURED
 from .eager import Eager
 from .executors import Executor
-from .peers import Alone, Dealt, Reduce
+from .peers import Alone, Dealt, Reduce, untouched_zeros
 from .policy import DeltaSum, Portion, divided, fetch, policy_weights, rest
 from .total import Total
 from .work import SCALARS, Outcome, RoundWork, empty_scalars
@@ -44,6 +44,14 @@ class Sharded:
         self.name, self.why = inner.name, f"{inner.why}; every cohort is dealt to {ranks}"
         self.predict, self.predicts_itself, self.examples = inner.predict, inner.predicts_itself, inner.examples
         self._way = _way_of(inner, ranks)
+
+    def settle(self) -> None:
+        """What each rank has found on its own machine, and all deal by, becomes the same. All ranks ask, once they know
+        that their executors are the same."""
+        if isinstance(self.inner, Batched):
+            found = self.ranks.told((self.inner.memory, self.inner.streamed_bytes))
+            self.inner.memory = min(memory for memory, _ in found)
+            self.inner.streamed_bytes = max(streamed for _, streamed in found)
 
     def deal(self, work: RoundWork) -> Dealt:
         """Who trains whom in a round: the same on all ranks. Examples are not looked at, nor what vectors hold."""
@@ -87,28 +95,19 @@ class Among(Alone):
         first[0, :2] = torch.tensor([failure is not None, self.ranks.is_asked_to_stop]).double()
         told = torch.cat([first, torch.stack(columns, 1)])
         every = self.ranks.gathered(told, [len(some) + 1 for some in self._places])
-        self._raise([bool(one[0, 0]) for one in every], failure)
+        self.ranks.raise_if([bool(one[0, 0]) for one in every], failure)
         self.ranks.interrupted |= any(bool(one[0, 1]) for one in every)
         numbers = torch.empty(len(refused), len(columns), dtype=torch.float64)
         numbers[torch.cat(self._places)] = torch.cat([one[1:] for one in every])
         return {name: numbers[:, i].clone() for i, name in enumerate(SCALARS)}, numbers[:, -1] > 0
 
-    def _raise(self, failed: Sequence[bool], failure: Exception | None) -> None:
-        if not any(failed):
-            return
-        said = self.ranks.told(None if failure is None else f"{type(failure).__name__}: {failure}")
-        if failure is not None:
-            raise failure
-        rank = failed.index(True)
-        raise RankFailed(f"rank {rank}: {said[rank]}")
 
-
-def _tried(function: Callable[[], _Result], otherwise: _Result) -> tuple[_Result, Exception | None]:
+def _tried(function: Callable[[], _Result], otherwise: Callable[[], _Result]) -> tuple[_Result, Exception | None]:
     """What a function gives, or the error that it meets, which the other ranks must hear of before it is raised."""
     try:
         return function(), None
     except Exception as error:
-        return otherwise, error
+        return otherwise(), error
 
 
 # ---- ways of adding up ----------------------------------------------------------------------------------------------
@@ -151,10 +150,10 @@ def _outcome(
 def _nothing(work: RoundWork, vectors: int) -> Outcome:
     """Of a rank that trains nobody, or has failed: so many sums, all of nothing."""
     n, d = len(work), work.start.shape[-1]
-    deltas = work.start.new_zeros(n, d) if work.keep_deltas else None
-    statistics = None if work.statistics is None else work.start.new_zeros(n, work.statistics.shape[-1])
-    own = None if work.own is None else work.start.new_zeros(n, len(work.own))
-    total = Total(work.start.new_zeros(vectors, d))
+    deltas = untouched_zeros(work.start, n, d) if work.keep_deltas else None
+    statistics = None if work.statistics is None else untouched_zeros(work.start, n, work.statistics.shape[-1])
+    own = None if work.own is None else untouched_zeros(work.start, n, len(work.own))
+    total = Total(untouched_zeros(work.start, vectors, d))
     return Outcome(total, empty_scalars(n), torch.zeros(n, dtype=torch.bool), deltas, statistics, own)
 
 
@@ -178,9 +177,11 @@ class InTree:
         lanes, parts = dealt.parts
         nodes = [lane_tree.roots(lanes, some) for some in parts]
         here, mine = parts[self.ranks.rank], nodes[self.ranks.rank]
-        own, failure = _nothing(work, len(mine)), None
-        if mine:
-            own, failure = _tried(lambda: self.native.run_lanes(work, here, len(mine)), own)
+
+        def nothing() -> Outcome:
+            return _nothing(work, len(mine))
+
+        own, failure = _tried(lambda: self.native.run_lanes(work, here, len(mine)) if mine else nothing(), nothing)
         found = among.merged(own.scalars, own.refused, failure)
         every = [node for some in nodes for node in some]
         total = self.ranks.summed_in_slices(
@@ -209,8 +210,11 @@ class InLanes:
     def run(self, work: RoundWork, dealt: Dealt, among: Among) -> Outcome:
         parts: list[range] = dealt.parts
         lanes = parts[self.ranks.rank]
-        nobody = _nothing(replace(work, start=work.start.to(self.engine.device)), len(lanes))
-        own, failure = _tried(lambda: self._train(work, lanes, nobody), nobody)
+
+        def nothing(vectors: int) -> Outcome:
+            return _nothing(replace(work, start=work.start.to(self.engine.device)), vectors)
+
+        own, failure = _tried(lambda: self._train(work, lanes, nothing(0)), lambda: nothing(len(lanes)))
         found = among.merged(own.scalars, own.refused, failure)
         total = self.ranks.summed_in_slices(own.delta, [len(some) for some in parts], _in_a_row)
         return _outcome(work, among, own, self.engine.layout.packed(total), found)
@@ -272,7 +276,7 @@ class InTurn:
         for number in range(rank, len(runs), self.ranks.count):
             waiting: list[Portion] = []
             if failure is None:
-                waiting, failure = _tried(lambda: list(self.inner.portions(work, runs[number])), waiting)  # noqa: B023
+                waiting, failure = _tried(lambda: list(self.inner.portions(work, runs[number])), list)  # noqa: B023
             if number > 0:
                 self.ranks.received(total.sum, (number - 1) % self.ranks.count)
             for portion in waiting:

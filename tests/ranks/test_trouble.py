@@ -59,7 +59,42 @@ def test_an_error_of_one_rank_is_an_error_of_all(told: list[dict[str, Any]]) -> 
 
 def test_ctrl_c_on_one_rank_ends_all_after_the_same_round_with_a_checkpoint(told: list[dict[str, Any]]) -> None:
     for rank in told:
-        assert rank["interrupted"] == {"said": "KeyboardInterrupt: ", "round": 3, "saved": [3]}
+        assert rank["interrupted"] == {"said": "KeyboardInterrupt: ", "round": 3, "saved": [3], "rows": 3}
+
+
+@pytest.mark.parametrize(
+    ("what", "saved"),
+    [("begin", []), ("after_round", [2]), ("after_round beside an evaluation", [2]), ("end", [3])],
+)
+def test_a_hook_that_fails_on_one_rank_fails_on_all(told: list[dict[str, Any]], what: str, saved: list[int]) -> None:
+    says = f"ArithmeticError: cannot {what.split()[0]}"
+    assert told[0]["hooks"][what] == {"said": f"RankFailed: rank 1: {says}", "saved": saved}
+    assert told[1]["hooks"][what] == {"said": says, "saved": saved}
+
+
+def test_an_evaluation_that_fails_on_one_rank_fails_on_all_and_leaves_a_checkpoint(told: list[dict[str, Any]]) -> None:
+    says = "ArithmeticError: no such loss"
+    assert told[0]["evaluation"] == {"said": f"RankFailed: rank 1: {says}", "saved": [2]}
+    assert told[1]["evaluation"] == {"said": says, "saved": [2]}
+
+
+def test_a_full_disk_of_the_first_rank_is_told_on_all(told: list[dict[str, Any]]) -> None:
+    says = "OSError: [Errno 28] No space left on device"
+    assert told[0]["full disk"] == {"said": says, "saved": [1]}
+    assert told[1]["full disk"] == {"said": f"RankFailed: rank 0: {says}", "saved": [1]}
+
+
+def test_ranks_with_different_memory_deal_by_the_least(told: list[dict[str, Any]]) -> None:
+    assert told[0]["other memory"] == told[1]["other memory"]
+    assert (told[0]["other memory"]["said"], told[0]["other memory"]["memory"]) == ("nothing", 20_000)
+
+
+@pytest.mark.parametrize(
+    ("what", "says"),
+    [("cohort", "ArithmeticError: no such cohort"), ("data", "OSError: [Errno 5] Input/output error")],
+)
+def test_a_cohort_or_data_that_one_rank_lacks_is_told_on_all(told: list[dict[str, Any]], what: str, says: str) -> None:
+    assert (told[0][what], told[1][what]) == (f"RankFailed: rank 1: {says}", says)
 
 
 def test_all_ranks_stop_when_the_hook_of_the_first_says_so(told: list[dict[str, Any]]) -> None:
@@ -116,6 +151,32 @@ def test_a_lost_rank_is_one_sentence_and_the_run_goes_on_as_three(tmp_path: Path
     params = [ff.Simulation.resume(place / runs.CHECKPOINT).params for place in (home, one.path)]
     assert torch.equal(*params)
     assert runs.read(home).history.without_seconds() == one.history.without_seconds()
+
+
+OURS = """
+import os
+
+import fastfed as ff
+
+
+def narrow():
+    if os.environ["RANK"] == "1":
+        raise ValueError("the weights are not on this machine")
+    return ff.models.mlp(64, 8, 10)
+"""
+
+
+def test_a_rank_that_cannot_set_up_says_so_itself(tmp_path: Path) -> None:
+    (tmp_path / "ours.py").write_text(OURS)
+    file = tmp_path / "run.toml"
+    file.write_text(FILE.replace('name = "mlp"\nsizes = [64, 32, 10]', 'name = "ours:narrow"'))
+    ended = support.ended(support.started(2, "fastfed", "run", str(file), "--out", str(tmp_path / "run")))
+    assert [code for code, *_ in ended] == [1, 2], ended
+    said = [[line for line in errors.splitlines() if line.startswith("fastfed: ")] for *_, errors in ended]
+    assert said[0] == []
+    (sentence,) = said[1]
+    assert "the weights are not on this machine" in sentence
+    assert "Traceback" not in ended[1][2]
 
 
 def test_a_process_alone_joins_nobody(monkeypatch: pytest.MonkeyPatch) -> None:

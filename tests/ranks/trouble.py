@@ -15,7 +15,9 @@ import torch
 
 import fastfed as ff
 from fastfed.ranks import Ranks
+from fastfed.record.writers import JsonLines, read_json_lines
 from fastfed.saved import checkpoint
+from fastfed.train import batched
 
 from ..simulation.support import simulation, small_federation, small_model
 
@@ -84,11 +86,109 @@ def failing_client(ranks: Ranks) -> str:
     return told(lambda: simulation(loss=loss, executor="eager").run(rounds=1, evaluate_every=0, progress=False))
 
 
+class Fails(ff.hooks.Hook):
+    """Cannot do something, on one rank; on the others it evaluates meanwhile, if it is to."""
+
+    def __init__(self, what: str, evaluates: bool = False) -> None:
+        self.what, self.evaluates = what, evaluates
+
+    def _do(self, what: str, sim: ff.Simulation) -> None:
+        if what == self.what and (what != "after_round" or sim.round == 2):
+            if sim.ranks is not None and sim.ranks.rank == 1:
+                raise ArithmeticError(f"cannot {what}")
+            if self.evaluates:
+                sim.evaluate()
+
+    def begin(self, sim: ff.Simulation) -> None:
+        self._do("begin", sim)
+
+    def after_round(self, sim: ff.Simulation, row: dict[str, Any], last: bool) -> None:
+        self._do("after_round", sim)
+
+    def end(self, sim: ff.Simulation) -> None:
+        self._do("end", sim)
+
+
+def failing_hooks(folder: Path) -> dict[str, Any]:
+    """A hook of the second rank fails: both hear of it, and save what they have if both are in the run."""
+    found = {}
+    for what, evaluates in (("begin", False), ("after_round", False), ("after_round", True), ("end", False)):
+        name = f"{what} beside an evaluation" if evaluates else what
+        sim, home = simulation(**ff.methods.scaffold(0.1)), folder / name
+        hooks = [Fails(what, evaluates)]
+        said = told(lambda: sim.run(rounds=3, checkpoint=home, progress=False, evaluate_every=0, hooks=hooks))  # noqa: B023
+        found[name] = {"said": said, "saved": sorted(checkpoint.rounds_of(home))}
+    return found
+
+
+def failing_evaluation(ranks: Ranks, folder: Path) -> dict[str, Any]:
+    """A loss that cannot be computed in an evaluation, on one rank."""
+
+    def loss(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        if ranks.rank == 1 and not torch.is_grad_enabled():
+            raise ArithmeticError("no such loss")
+        return torch.nn.functional.cross_entropy(outputs, targets)
+
+    home = folder / "evaluation"
+    sim = simulation(loss=loss, executor="eager")
+    said = told(lambda: sim.run(rounds=4, checkpoint=home, progress=False, evaluate_every=2))
+    return {"said": said, "saved": sorted(checkpoint.rounds_of(home))}
+
+
+def full_disk(folder: Path) -> dict[str, Any]:
+    """Rows cannot be written, which only the first rank does."""
+
+    def write(self: JsonLines, row: dict[str, Any]) -> None:
+        raise OSError(28, "No space left on device")
+
+    home, before = folder / "full", JsonLines.write
+    sim = simulation()
+    JsonLines.write = write  # type: ignore[method-assign]
+    said = told(lambda: sim.run(rounds=4, checkpoint=home, log=folder / "full.jsonl", progress=False, evaluate_every=0))
+    JsonLines.write = before  # type: ignore[method-assign]
+    return {"said": said, "saved": sorted(checkpoint.rounds_of(home))}
+
+
+def other_memory(ranks: Ranks) -> dict[str, Any]:
+    """A card, or whatever stands for it, with more room on the second rank."""
+    before = batched.MEMORY
+    batched.MEMORY = 20_000 * (1 + 9 * ranks.rank)
+    sim = simulation(executor="batched", cohort=9)
+    batched.MEMORY = before
+    said = told(lambda: sim.run(rounds=2, progress=False, evaluate_every=0))
+    return {"said": said, "memory": sim.executor.inner.memory, "params": sim.params.tolist()}  # type: ignore[attr-defined]
+
+
+def failing_parts(ranks: Ranks) -> dict[str, str]:
+    """A cohort, and data, that one rank cannot have."""
+
+    def cohort(round: int) -> list[int]:
+        if ranks.rank == 1 and round == 1:
+            raise ArithmeticError("no such cohort")
+        return [0, 1, 2, 3]
+
+    sim = simulation(cohort=cohort)
+    sim.step()
+    found = {"cohort": told(sim.step)}
+    sim = simulation()
+    visit = sim.fed.visit
+
+    def unread(clients: torch.Tensor) -> Any:
+        if ranks.rank == 1:
+            raise OSError(5, "Input/output error")
+        return visit(clients)
+
+    object.__setattr__(sim.fed, "visit", unread)
+    return found | {"data": told(sim.step)}
+
+
 def interrupted(folder: Path) -> dict[str, Any]:
-    """Ctrl-C reaches one rank; both end after the same round, with a checkpoint."""
-    sim, home = simulation(**ff.methods.scaffold(0.1)), folder / "interrupted"
-    said = told(lambda: sim.run(rounds=50, checkpoint=home, progress=False, evaluate_every=0, hooks=[Interrupts()]))
-    return {"said": said, "round": sim.round, "saved": sorted(checkpoint.rounds_of(home))}
+    """Ctrl-C reaches one rank; both end after the same round, with a checkpoint and the row of that round."""
+    sim, home, log = simulation(**ff.methods.scaffold(0.1)), folder / "interrupted", folder / "interrupted.jsonl"
+    asked: dict[str, Any] = {"checkpoint": home, "log": log, "progress": False, "evaluate_every": 0}
+    said = told(lambda: sim.run(rounds=50, hooks=[Interrupts()], **asked))
+    rows = len(read_json_lines(log)) if sim.ranks is not None and sim.ranks.is_first else 3
+    return {"said": said, "round": sim.round, "saved": sorted(checkpoint.rounds_of(home)), "rows": rows}
 
 
 def stopped(ranks: Ranks, by: int) -> int:
@@ -113,6 +213,11 @@ def main() -> None:
             "each": told(lambda: ranks.each(lambda: 1 // ranks.rank)),
             "disk": told(lambda: simulation().save("/dev/null/nowhere")),
             "interrupted": interrupted(folder),
+            "hooks": failing_hooks(folder),
+            "evaluation": failing_evaluation(ranks, folder),
+            "full disk": full_disk(folder),
+            **failing_parts(ranks),
+            "other memory": other_memory(ranks),
             "stopped by the first": stopped(ranks, 0),
             "stopped by the second": stopped(ranks, 1),
         }

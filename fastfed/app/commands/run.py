@@ -100,13 +100,15 @@ class Says(NamedTuple):
 
 @contextmanager
 def _one_voice(ranks: Ranks | None) -> Iterator[None]:
-    """Of several ranks one says what went wrong; the others end without a word."""
+    """Of several ranks one says what went wrong; the others, if they know of the same, end without a word."""
+    from ...ranks import RankLost, is_shared
+
     try:
         yield
     except typer.Exit:
         raise
-    except Exception:
-        if ranks is None or ranks.speaks:
+    except Exception as error:
+        if ranks is None or ranks.speaks or not (isinstance(error, RankLost) or is_shared(error)):
             raise
         raise typer.Exit(FAILED) from None
 

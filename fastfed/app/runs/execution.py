@@ -62,11 +62,11 @@ def execute(
     if on_first(lambda: _is_there(config, home, resume)):
         return on_first(lambda: read(home))
     if ranks is not None and fed is None:
-        fed = ranks.each(config.federation)
+        fed = _each(config.federation)
     with ExitStack() as stack:
         on_first(lambda: stack.enter_context(alone(home)))
         goes_on = on_first(lambda: resume and holds_run(home))
-        sim = _resumed(config, home, fed) if goes_on else _begun(config, home, fed)
+        sim = _each(lambda: _resumed(config, home, fed) if goes_on else _begun(config, home, fed))
         with _noting_its_end(home) if writes(ranks) else nullcontext():
             asked = {**config.run_settings, "until": config.run_settings.get("rounds")}
             asked.pop("rounds", None)
@@ -78,6 +78,12 @@ def on_first(function: Callable[[], _Result]) -> _Result:
     """What concerns the directory of a run is done by one process; of several ranks, the first."""
     ranks = current_ranks()
     return function() if ranks is None else ranks.on_first(function)
+
+
+def _each(function: Callable[[], _Result]) -> _Result:
+    """What every rank sets up for itself: if it fails on one of them, that one says so, and all end."""
+    ranks = current_ranks()
+    return function() if ranks is None else ranks.each(function)
 
 
 def _is_there(config: Config, home: Path, resume: bool) -> bool:
