@@ -60,7 +60,12 @@ def is_shared(error: BaseException | None) -> bool:
 
 def are_asked_for() -> bool:
     """Whether this process was started as one of several, as torchrun does."""
-    return all(os.environ.get(name) for name in _ENVIRONMENT) and int(os.environ["WORLD_SIZE"]) > 1
+    if not all(os.environ.get(name) for name in _ENVIRONMENT):
+        return False
+    for name in ("RANK", "WORLD_SIZE"):
+        if not os.environ[name].isdecimal():
+            raise ValueError(f"{name}: must be a whole number, as torchrun sets it, got {os.environ[name]!r}")
+    return int(os.environ["WORLD_SIZE"]) > 1
 
 
 _current: Ranks | None = None
@@ -89,6 +94,8 @@ def join(*, timeout: float = TIMEOUT) -> Iterator[Ranks | None]:
     if not are_asked_for():
         yield None
         return
+    if dist.is_initialized():
+        raise RuntimeError("join: this process has a process group of torch.distributed already; join before it begins")
     ranks = _begin(timeout)
     _current = ranks
     try:
@@ -308,6 +315,8 @@ class Ranks:
     @contextmanager
     def _together(self) -> Iterator[None]:
         """What goes wrong while all do something is a rank that does not."""
+        if _current not in (None, self) or not dist.is_initialized():
+            raise RuntimeError("ranks: the block of `join` has ended; what was made in it is used in it")
         try:
             yield
         except RuntimeError as error:
@@ -326,8 +335,8 @@ class Ranks:
         if not lost:
             return f"the ranks lost each other ({_first_line(error)}); {goes_on}"
         named = f"rank {lost[0]} of {self.count} was"
-        if len(lost) > 1:
-            named = f"ranks {', '.join(map(str, lost))} of {self.count} were"
+        if len(lost) > 1:  # some of them may only be busy: who trains a long client says nothing meanwhile
+            named = f"at least one of ranks {', '.join(map(str, lost))} of {self.count} was"
         self.speaks = self.rank == min(set(range(self.count)) - set(lost), default=0)
         return f"{named} lost (a process that ended, or a machine out of reach); {goes_on}"
 

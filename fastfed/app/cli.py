@@ -79,7 +79,12 @@ def _options(
 ) -> None:
     from ..ranks import are_asked_for
 
-    if are_asked_for() and called.invoked_subcommand != "run":
+    try:
+        several = are_asked_for()
+    except ValueError as error:
+        complain(str(error))
+        raise typer.Exit(ASKED_WRONGLY) from None
+    if several and called.invoked_subcommand != "run":
         if os.environ["RANK"] == "0":
             complain(
                 f"torchrun: several processes share the work of `fastfed run` alone, got {called.invoked_subcommand}"

@@ -68,7 +68,7 @@ class Among(Alone):
     """The ranks of a round, for whoever needs what others have trained. All of them ask, in one order."""
 
     def __init__(self, ranks: Ranks, dealt: Dealt) -> None:
-        self.ranks, self.dealt = ranks, dealt
+        self.ranks = ranks
         self._places = [dealt.to(rank) for rank in range(ranks.count)]
 
     def here(self, clients: int) -> Tensor:

@@ -97,6 +97,12 @@ def test_a_cohort_or_data_that_one_rank_lacks_is_told_on_all(told: list[dict[str
     assert (told[0][what], told[1][what]) == (f"RankFailed: rank 1: {says}", says)
 
 
+def test_ranks_are_used_within_their_block(told: list[dict[str, Any]]) -> None:
+    for rank in told:
+        assert rank["after the block"].startswith("RuntimeError: ranks: the block of `join` has ended")
+        assert rank["a group of its own"].startswith("RuntimeError: join: this process has a process group of torch")
+
+
 def test_all_ranks_stop_when_the_hook_of_the_first_says_so(told: list[dict[str, Any]]) -> None:
     for rank in told:
         assert (rank["stopped by the first"], rank["stopped by the second"]) == (1, 4)
@@ -190,6 +196,35 @@ def test_a_process_alone_joins_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
             monkeypatch.setenv(name, value)
     with ff.ranks.join() as ranks:
         assert ranks is None
+
+
+@pytest.mark.parametrize("name", ["RANK", "WORLD_SIZE"])
+def test_what_torchrun_would_not_set_is_refused(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    for key, value in {**support.environment(0, 2, 1), name: "abc"}.items():
+        monkeypatch.setenv(key, value)
+    refused = rf"{name}: must be a whole number, as torchrun sets it, got 'abc'"
+    with pytest.raises(ValueError, match=refused), ff.ranks.join():
+        pass
+    result = CliRunner().invoke(cli.app, ["methods"])
+    assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
+    assert result.stderr.startswith(f"fastfed: {name}: must be a whole number")
+
+
+@pytest.mark.parametrize(
+    ("alive", "says"), [([0], "at least one of ranks 1, 2 of 3 was lost"), ([0, 1], "rank 2 of 3 was lost")]
+)
+def test_the_sentence_about_lost_ranks_says_no_more_than_is_known(
+    monkeypatch: pytest.MonkeyPatch, alive: list[int], says: str
+) -> None:
+    class Store:
+        def set(self, key: str, value: str) -> None: ...
+
+        def check(self, keys: list[str]) -> bool:
+            return keys in [[f"fastfed/alive/{rank}"] for rank in alive]
+
+    monkeypatch.setattr("fastfed.ranks._GRACE", 0.0)
+    monkeypatch.setattr("torch.distributed.distributed_c10d._get_default_store", Store)
+    assert ff.ranks.Ranks(0, 3)._who_is_lost(RuntimeError()).startswith(f"{says} (a process that ended")
 
 
 @pytest.mark.parametrize("timeout", [0, -1.0, float("inf"), float("nan")])

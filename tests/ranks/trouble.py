@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
 import fastfed as ff
 from fastfed.ranks import Ranks
@@ -221,7 +222,11 @@ def main() -> None:
             "stopped by the first": stopped(ranks, 0),
             "stopped by the second": stopped(ranks, 1),
         }
-        (folder / f"rank-{ranks.rank}.json").write_text(json.dumps(found))
+        left = simulation()
+    found["after the block"] = told(left.step)
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    found["a group of its own"] = told(lambda: ff.ranks.join().__enter__())
+    (folder / f"rank-{ranks.rank}.json").write_text(json.dumps(found))
 
 
 def _simple() -> dict[str, Any]:
