@@ -54,7 +54,7 @@ integrations-proof: .venv-flower/.made .venv-pfl/.made ## FastFed inside Flower 
 	.venv-flower/bin/python -m pytest tests/integrations -k "not pfl"
 	.venv-pfl/bin/python -m pytest tests/integrations -k "not flower"
 
-wheel: $(VENV)/.built ## dist/: one wheel for every torch, built in isolation, tried in an environment of its own (TORCH="torch==2.11.0")
+wheel: $(VENV)/.built ## dist/: one wheel for every torch, built in isolation, tried in an environment of its own (TORCH=... for another torch)
 	.ci/wheel
 
 # Kernels of less than a millisecond, on a machine of one's own: waiting as GNU's OpenMP has it by itself (docs/embed.md).
