@@ -36,7 +36,7 @@ device-proof: export OMP_WAIT_POLICY = passive
 device-proof: $(VENV)/.built ## every test of the Triton kernels at the tile sizes that ship, and under the race detector
 	TRITON_INTERPRET=1 FASTFED_RACES=1 $(BIN)/pytest -m backend -n 2 tests/kernels
 	TRITON_INTERPRET=1 $(BIN)/pytest -m device -n 2 tests/train tests/golden tests/aggregate
-	$(BIN)/pytest -m exhaustive -n 2 tests/kernels tests/simulation
+	$(BIN)/pytest -m exhaustive -n 2 tests/kernels tests/simulation tests/optim
 
 # Two to five processes at a time. Two hosts are network namespaces, where root may make some; elsewhere that test says why not.
 ranks-proof: export OMP_WAIT_POLICY = passive
