@@ -9,9 +9,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
+from typing import Any, Literal, TypeVar
 
-import torch
 from torch import Tensor, nn
 
 from .aggregate import Aggregate, Reduction
@@ -19,7 +18,6 @@ from .batch_norm import Mode, check_mode, make_statistics
 from .clients import Blend, Client
 from .compression import Compression
 from .data import Federation
-from .data.generated import Generated
 from .devices import Devices, find_devices, written
 from .exchange import Exchange
 from .hooks import Evaluated, Evaluating, Hooked, Ruled, Saving, Showing, Target, Writing
@@ -44,14 +42,11 @@ from .servers import FedAvg, Server
 from .settings import Settings, check_settings, check_statistics
 from .sharing import Sharing, check_same_run, writes
 from .timing import Timing
-from .train import Outcome, RoundWork
+from .train import Outcome
 from .train.executors import Executor, make
-from .train.portions import PORTION_BYTES, Portions
 from .train.sharded import Sharded
+from .training import train
 from .tune import TunerSettings
-
-if TYPE_CHECKING:
-    from .train.native import Native
 
 _Result = TypeVar("_Result")
 
@@ -181,11 +176,11 @@ class Simulation:
         self.tuner = make_tuner(self.settings, self.params)
         self.history = History()
         self.saved = SavedRun(self)
-        self._sharing: Sharing | None = None
+        self.sharing: Sharing | None = None  # of several ranks
         if self.ranks is not None:
             self.executor = sharded = Sharded(self.executor, self.ranks)
             keeping = {"exchange": self.exchanger, "aggregation": self.aggregator, "batch_norm": self.batch_norm}
-            self._sharing = Sharing(self.ranks, sharded, keeping)
+            self.sharing = Sharing(self.ranks, sharded, keeping)
             check_same_run(self.ranks, self.saved.run, fed.fingerprint(), (self.executor.name, self.device.type))
             sharded.settle()
         self.between_rounds = True  # False while a round is taken over: a state that cannot be saved
@@ -249,7 +244,7 @@ class Simulation:
 
     def _carry_out(self, plan: RoundPlan, clock: _Clock) -> Row:
         with clock("train"):
-            work, outcome = self._train(plan)
+            work, outcome = train(self, plan)
         with uninterrupted():  # what follows happens as a whole, so that Ctrl-C leaves a state between two rounds
             self.between_rounds = False
             with clock("aggregate"):
@@ -276,85 +271,6 @@ class Simulation:
             row |= clock.seconds
             self.between_rounds = True
         return row
-
-    def _train(self, plan: RoundPlan) -> tuple[RoundWork | None, Outcome]:
-        if len(plan) == 0:  # a Poisson cohort may be empty
-            return None, Outcome.of_nobody(self.params)
-        in_portions = self._in_portions(plan)
-        if in_portions is not None:
-            return in_portions.work, in_portions.run(lambda some: self.fed.visit(plan.cohort[some]))
-        work = self._work(plan)
-        return work, self.executor.run(work)
-
-    def _in_portions(self, plan: RoundPlan) -> Portions | None:
-        """The round in portions, where its examples are made for it and would be many; None: all at once. What is kept
-        per client would have to be kept of all of them anyhow."""
-        if not isinstance(self.fed, Generated) or self.ranks is not None or self.executor.name != "native":
-            return None
-        numbers = self._numbers(plan)
-        offsets = torch.cat([torch.zeros(1, dtype=torch.int64), self.fed.sizes[plan.cohort].cumsum(0)])
-        if int(offsets[-1]) * self.fed.bytes_each <= PORTION_BYTES or numbers["keep_deltas"]:
-            return None
-        rows = torch.zeros(int(offsets[-1]), dtype=torch.int64)
-        extras = self.exchanger.extras(plan.cohort, self.server.state)
-        work = RoundWork(
-            **{**numbers, **self.batch_norm.fields(numbers, plan.age)}, rows=rows, offsets=offsets, **extras
-        )
-        if work.statistics is not None or work.own is not None:
-            return None
-        portions = Portions(cast("Native", self.executor), work, self.fed.bytes_each)
-        return portions if len(portions.parts) > 1 else None
-
-    def _work(self, plan: RoundPlan) -> RoundWork:
-        if plan.keys is not None and not self.settings.repeats_clients:
-            raise ValueError("cohort: has a client twice; a participation that repeats clients has `replacement` True")
-        numbers = self._numbers(plan)
-        if self._sharing is not None:
-            return self._shared_work(self._sharing, plan, numbers)
-        visit = self.fed.visit(plan.cohort)
-        return RoundWork(
-            **{**numbers, **self.batch_norm.fields(numbers, plan.age)},
-            rows=visit.rows,
-            offsets=visit.offsets,
-            examples=None if visit.examples is self.fed.examples else visit.examples,
-            **self.exchanger.extras(plan.cohort, self.server.state),
-        )
-
-    def _numbers(self, plan: RoundPlan) -> dict[str, Any]:
-        """Of the round's work what is known without a look at what clients have: the start models, and numbers."""
-        start, start_index = self.server.starts(plan.round, plan.age)
-        exchanged = self.exchanger.keeps_deltas
-        return {
-            "start": start.clone() if exchanged else start,  # deltas are absorbed after the server's step
-            "start_index": start_index,
-            "ids": plan.stream_ids,
-            "round": plan.round,
-            "steps": plan.steps,
-            "seen": plan.seen,
-            "drawn": self.settings.batches == "drawn",
-            "batch_size": plan.batch_size,
-            "optimizers": plan.optimizers,
-            "optimizer_index": plan.optimizer_index,
-            "lr": plan.lr,
-            "seed": self.settings.seed,
-            "policy": self.aggregator.policy(plan, self.fed.sizes[plan.cohort]),
-            "keep_deltas": self.aggregator.keeps_deltas or exchanged,
-            "measure_cosine": self.tuner.measures_cosine,
-            "cosine_includes_step": self.tuner.cosine_includes_step,
-        }
-
-    def _shared_work(self, sharing: Sharing, plan: RoundPlan, numbers: dict[str, Any]) -> RoundWork:
-        """With the examples and vectors of the clients that are trained here."""
-
-        def vectors(of: Tensor) -> dict[str, Any]:
-            index, age = (None if one is None else one[of] for one in (numbers["start_index"], plan.age))
-            those = {**numbers, "ids": plan.stream_ids[of], "start_index": index}
-            kept = {"start": numbers["start"], "start_index": index, **self.batch_norm.fields(those, age)}
-            return kept | self.exchanger.extras(plan.cohort[of], self.server.state)
-
-        work = sharing.dealt(self.fed, plan.cohort, numbers, vectors(torch.empty(0, dtype=torch.int64)))
-        assert work.dealt is not None
-        return sharing.filled(work, self.fed, plan.cohort, vectors(work.dealt.to(sharing.ranks.rank)))
 
     def _row(self, plan: RoundPlan, outcome: Outcome, aggregate: Aggregate, moved: bool, tuning: Tuning) -> Row:
         row: Row = {"round": plan.round + 1, **training_columns(plan, outcome, aggregate)}

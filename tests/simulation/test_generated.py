@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import fastfed as ff
-from fastfed import simulation
+from fastfed import training
 from fastfed.train import portions
 
 
@@ -81,7 +81,7 @@ def test_portions_change_no_bit(method: str, monkeypatch: pytest.MonkeyPatch) ->
         return parts_of(self, visit)
 
     def trained(portion_bytes: int, threads: int) -> ff.Simulation:
-        for module in (portions, simulation):
+        for module in (portions, training):
             monkeypatch.setattr(module, "PORTION_BYTES", portion_bytes)
         torch.manual_seed(0)
         settings = {"cohort": 40, "batch_size": 5, "seed": 1, **PORTIONED[method]}
