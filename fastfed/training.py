@@ -25,7 +25,7 @@ def train(sim: Simulation, plan: RoundPlan) -> tuple[RoundWork | None, Outcome]:
     in_portions = _in_portions(sim, plan)
     if in_portions is not None:
         return in_portions.work, in_portions.run(lambda some: sim.fed.visit(plan.cohort[some]))
-    work = _work(sim, plan)
+    work = work_of(sim, plan)
     return work, sim.executor.run(work)
 
 
@@ -47,7 +47,8 @@ def _in_portions(sim: Simulation, plan: RoundPlan) -> Portions | None:
     return portions if len(portions.parts) > 1 else None
 
 
-def _work(sim: Simulation, plan: RoundPlan) -> RoundWork:
+def work_of(sim: Simulation, plan: RoundPlan) -> RoundWork:
+    """What the clients of `plan` are given, all at once; of several ranks, examples and vectors of those here."""
     if plan.keys is not None and not sim.settings.repeats_clients:
         raise ValueError("cohort: has a client twice; a participation that repeats clients has `replacement` True")
     numbers = _numbers(sim, plan)

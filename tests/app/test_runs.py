@@ -217,8 +217,8 @@ def test_after_an_interrupt_it_goes_on_to_the_same_bits(
 ) -> None:
     home = tmp_path / "a"
     with monkeypatch.context() as patched:
-        interrupted = failing_from(simulation.Simulation._train, KeyboardInterrupt(), round_)
-        patched.setattr(simulation.Simulation, "_train", interrupted)
+        interrupted = failing_from(simulation.train, KeyboardInterrupt(), round_)
+        patched.setattr(simulation, "train", interrupted)
         with pytest.raises(KeyboardInterrupt):
             runs.execute(configured(), home, progress=False)
     stopped = runs.read(home)
@@ -310,7 +310,7 @@ def test_what_nobody_expected_is_a_sentence_and_leaves_its_traceback(
     def breaks(self: Any, plan: Any) -> Any:
         raise RuntimeError("the engine coughed\nand stopped")
 
-    monkeypatch.setattr(simulation.Simulation, "_train", breaks)
+    monkeypatch.setattr(simulation, "train", breaks)
     home = tmp_path / "a"
     said = fails(configured(), home)
     assert said == f"{home}: the run failed: RuntimeError: the engine coughed (see traceback.txt there)"

@@ -10,6 +10,7 @@ import torch
 from fastfed.kernels import registry
 from fastfed.train import lane_tree
 from fastfed.train.work import RoundWork
+from fastfed.training import work_of
 
 from . import setups
 
@@ -57,7 +58,7 @@ def test_the_engine_sums_some_lanes_as_it_sums_all(name: str, ranks: int) -> Non
     sim = setups.begun(name)
     plan = sim.planner.plan(0, sim.tuner.tuning)
     assert plan is not None
-    native, work = sim.executor, sim._work(plan)
+    native, work = sim.executor, work_of(sim, plan)
     whole = native.run(replace(work, policy=replace(work.policy, normalised=False)))
     lanes, order = native.deal(work)
     assert sorted(order.tolist()) == list(range(len(work)))
@@ -88,7 +89,7 @@ def test_the_engine_refuses_lanes_and_rooms_that_do_not_fit() -> None:
     sim = setups.begun("many")
     plan = sim.planner.plan(0, sim.tuner.tuning)
     assert plan is not None
-    work = sim._work(plan)
+    work = work_of(sim, plan)
     with pytest.raises(ValueError, match="lanes: must be some of the round's 64"):
         sim.executor.run_lanes(work, range(60, 65), 1)
     with pytest.raises(ValueError, match="delta: these lanes have 2 roots"):

@@ -14,6 +14,7 @@ from fastfed.kernels import registry
 from fastfed.sharing import _scattered
 from fastfed.train.peers import untouched_zeros
 from fastfed.train.sharded import _nothing
+from fastfed.training import work_of
 
 from . import setups
 
@@ -43,7 +44,7 @@ def test_a_rank_that_trains_nobody_has_sums_of_nothing_and_no_room_for_deltas() 
     sim = setups.begun("many-median")
     plan = sim.planner.plan(0, sim.tuner.tuning)
     assert plan is not None
-    work = replace(sim._work(plan), start=torch.zeros(MEGABYTE))
+    work = replace(work_of(sim, plan), start=torch.zeros(MEGABYTE))
     assert work.keep_deltas
     before = resident()
     found = _nothing(work, 0)

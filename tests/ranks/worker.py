@@ -18,6 +18,8 @@ from typing import Any
 import torch
 
 import fastfed as ff
+from fastfed import training
+from fastfed.training import work_of
 
 from ..golden.setups import ROUNDS, digests
 from . import setups
@@ -68,15 +70,15 @@ class Watch:
         self.visits: list[list[int]] = []
         self.sent: list[int] = []
         self._inside = False
-        work, visit = sim._work, sim.fed.visit
+        visit = sim.fed.visit
 
-        def noted_work(plan: Any) -> Any:
+        def noted_work(of: ff.Simulation, plan: Any) -> Any:
             if dies and sim.ranks is not None and sim.ranks.rank == sim.ranks.count - 1:
                 os.kill(os.getpid(), signal.SIGKILL)
             self.visits.append([])
             self.sent.append(0 if sim.ranks is None else sim.ranks.moved)
             self._inside = True
-            made = work(plan)
+            made = work_of(of, plan)
             self._inside = False
             return made
 
@@ -85,7 +87,7 @@ class Watch:
                 self.visits[-1] += cohort.tolist()
             return visit(cohort)
 
-        sim._work = noted_work  # type: ignore[method-assign]
+        training.work_of = noted_work
         object.__setattr__(sim.fed, "visit", noted_visit)
 
     @property

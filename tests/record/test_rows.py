@@ -9,6 +9,7 @@ import fastfed as ff
 from fastfed.record.history import History
 from fastfed.train import RoundWork
 from fastfed.train.batches import Batches, examples_seen, steps_taken
+from fastfed.training import work_of
 
 
 @pytest.mark.parametrize("across", [False, True])
@@ -42,7 +43,7 @@ def test_rows_tell_gradients_and_the_spread_of_norms() -> None:
     sim = simulation()
     plan = sim.planner.plan(0, sim.tuner.tuning, float("inf"))
     assert plan is not None
-    norms = sim.executor.run(sim._work(plan)).scalars["delta_norm"]
+    norms = sim.executor.run(work_of(sim, plan)).scalars["delta_norm"]
     row = sim.step()
     assert row["gradients"] == 2 * row["examples"]
     assert row["delta_norm"] == pytest.approx(float(norms.mean()))
