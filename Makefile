@@ -27,8 +27,7 @@ test: export OMP_WAIT_POLICY = passive
 test: style ## style, then every test: CPU backends, Triton's interpreter, CUDA kernels on the host
 	$(BIN)/pytest -m "not exhaustive" -n 2 --dist loadgroup
 	TRITON_INTERPRET=1 FASTFED_TILES=wide $(BIN)/pytest -m backend -n 2 tests/kernels
-	TRITON_INTERPRET=1 $(BIN)/pytest -m backend -n 2 tests/kernels/test_triton_races.py
-	TRITON_INTERPRET=1 $(BIN)/pytest -m "device and not exhaustive" -n 2 tests/train tests/aggregate
+	TRITON_INTERPRET=1 $(BIN)/pytest -m "(backend or device) and not exhaustive" -n 2 tests/kernels/test_triton_races.py tests/train tests/aggregate
 	FASTFED_CUDA_HOST=1 $(BIN)/pytest -m backend -n 2 tests/kernels
 
 # Slow: the interpreter pays per program, and the tiles that ship are small.
@@ -36,7 +35,7 @@ device-proof: export OMP_WAIT_POLICY = passive
 device-proof: $(VENV)/.built ## every test of the Triton kernels at the tile sizes that ship, and under the race detector
 	TRITON_INTERPRET=1 FASTFED_RACES=1 $(BIN)/pytest -m backend -n 2 tests/kernels
 	TRITON_INTERPRET=1 $(BIN)/pytest -m device -n 2 tests/train tests/golden tests/aggregate
-	$(BIN)/pytest -m exhaustive -n 2 tests/kernels tests/simulation tests/optim
+	$(BIN)/pytest -m "exhaustive and not device" -n 2 tests/aggregate tests/kernels tests/optim tests/simulation tests/train
 
 # Two to five processes at a time. Two hosts are network namespaces, where root may make some; elsewhere that test says why not.
 ranks-proof: export OMP_WAIT_POLICY = passive

@@ -350,7 +350,7 @@ KEPT = (
     "FedAvg, top 1% of the delta",
     "frozen",
 )
-MOVES = [(NAME, "cpu"), ("cpu", NAME), (NAME, NAME)]
+MOVES = [(NAME, "cpu"), ("cpu", NAME), pytest.param(NAME, NAME, marks=pytest.mark.exhaustive)]
 
 
 @pytest.mark.parametrize(("begins", "ends"), MOVES)

@@ -170,7 +170,7 @@ def test_chunks_of_several_optimizers_have_the_bits_of_the_whole_round(monkeypat
 # ---- devices --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("case", CASES[::4] + RICH, ids=lambda case: case.id)
+@pytest.mark.parametrize("case", CASES[::8] + RICH, ids=lambda case: case.id)
 def test_nothing_waits_for_the_device(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     """On torch's device "meta", which computes nothing, every look at a number is an error; only the numbers of the
     round are fetched, once. What a small forward pass tells of the module is found out before, on the CPU."""
