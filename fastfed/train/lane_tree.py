@@ -6,8 +6,8 @@ number goes up as it is.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from itertools import pairwise
+from collections.abc import Mapping, Sequence
+from itertools import accumulate, pairwise
 
 from torch import Tensor
 
@@ -22,6 +22,25 @@ def cuts(lanes: int, ranks: int) -> list[range]:
         grain *= 2
     borders = [min(lanes, grain * (_ceil(lanes, grain) * rank // ranks)) for rank in range(ranks + 1)]
     return [range(first, end) for first, end in pairwise(borders)]
+
+
+def even_cuts(costs: Sequence[float], ranks: int, price: float) -> list[range]:
+    """Neighbouring lanes for each rank, so that the one with the most to do has as little as may be: `costs` of lanes,
+    and `price` for every sum that it has to send because its subtree ends there."""
+    sums = [0.0, *accumulate(costs)]
+
+    def cut(grain: int) -> list[range]:
+        """At multiples of so many lanes, each as near as can be to a rank's share of all costs."""
+        grid = [*range(0, len(costs), grain), len(costs)]
+        shares = [sums[-1] * rank / ranks for rank in range(1, ranks)]
+        inner = [min(grid, key=lambda lane: abs(sums[lane] - share)) for share in shares]
+        return [range(first, end) for first, end in pairwise([0, *inner, len(costs)])]
+
+    def longest(parts: list[range]) -> float:
+        return max(sums[some.stop] - sums[some.start] + price * len(roots(len(costs), some)) for some in parts)
+
+    grains = [1 << level for level in range((len(costs) - 1).bit_length() + 1)]
+    return min((cut(grain) for grain in reversed(grains)), key=longest)  # of equal ones that with the largest subtrees
 
 
 def _ceil(number: int, by: int) -> int:

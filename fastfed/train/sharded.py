@@ -31,6 +31,7 @@ from .policy import DeltaSum, Portion, divided, fetch, policy_weights, rest
 from .total import Total
 from .work import SCALARS, Outcome, RoundWork, empty_scalars
 
+SUM_PRICE = 32  # examples that could be trained while one vector of the model's size is sent and added up
 WAITING_BYTES = 1 << 30  # deltas that wait on a rank for the sum of the clients before them
 _Result = TypeVar("_Result")
 
@@ -165,13 +166,14 @@ class InTree:
 
     def deal(self, work: RoundWork) -> Dealt:
         lanes, order = self.native.deal(work)
-        parts = lane_tree.cuts(lanes, self.ranks.count)
+        lane_of = torch.empty_like(order)
+        lane_of[order] = torch.arange(len(order)) % lanes
+        costs = torch.zeros(lanes, dtype=torch.int64).index_add_(0, lane_of, _examples_trained(work))
+        parts = lane_tree.even_cuts(costs.tolist(), self.ranks.count, SUM_PRICE)
         rank_of_lane = torch.empty(lanes, dtype=torch.int64)
         for rank, some in enumerate(parts):
             rank_of_lane[some.start : some.stop] = rank
-        rank_of = torch.empty_like(order)
-        rank_of[order] = rank_of_lane[torch.arange(len(order)) % lanes]
-        return Dealt(rank_of, (lanes, parts))
+        return Dealt(rank_of_lane[lane_of], (lanes, parts))
 
     def run(self, work: RoundWork, dealt: Dealt, among: Among) -> Outcome:
         lanes, parts = dealt.parts
@@ -264,7 +266,7 @@ class InTurn:
 
     @staticmethod
     def _costs(work: RoundWork, units: Sequence[Tensor]) -> list[int]:
-        examples = steps_taken(work) * work.counts.clamp(max=work.batch_size)
+        examples = _examples_trained(work)
         return [int(examples[unit].sum()) for unit in units]
 
     def run(self, work: RoundWork, dealt: Dealt, among: Among) -> Outcome:
@@ -287,6 +289,11 @@ class InTurn:
         own = total.outcome(scalars)
         told = {name: values.cpu() for name, values in {**empty_scalars(len(work)), **own.scalars}.items()}
         return _outcome(work, among, own, total.sum, among.merged(told, own.refused, failure))
+
+
+def _examples_trained(work: RoundWork) -> Tensor:
+    """How many examples each client goes through, about: (n,) int64."""
+    return steps_taken(work) * work.counts.clamp(max=work.batch_size)
 
 
 def _even_runs(units: Sequence[Tensor], costs: Sequence[int], runs: int) -> list[list[Tensor]]:

@@ -35,6 +35,29 @@ def test_few_sums_travel(ranks: int, most: int) -> None:
 
 
 @some
+@pytest.mark.parametrize("ranks", [1, 2, 3, 7, 70])
+def test_even_cuts_have_every_lane_once(lanes: int, ranks: int) -> None:
+    costs = [float(7 * lane % 5) for lane in range(lanes)]
+    parts = lane_tree.even_cuts(costs, ranks, 1.0)
+    assert len(parts) == ranks
+    assert [lane for part in parts for lane in part] == list(range(lanes))
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 5])
+def test_where_sums_cost_nothing_ranks_have_equal_shares_but_for_half_a_lane(ranks: int) -> None:
+    costs = [400.0] * 8 + [300.0] * 56  # 200 clients of one size
+    loads = [sum(costs[lane] for lane in part) for part in lane_tree.even_cuts(costs, ranks, 0.0)]
+    assert max(loads) <= sum(costs) / ranks + max(costs)
+
+
+def test_a_lane_goes_to_another_rank_where_that_is_worth_the_sums() -> None:
+    costs = [400.0] * 8 + [300.0] * 56
+    assert lane_tree.even_cuts(costs, 2, 32.0) == [range(0, 31), range(31, 64)]  # 10,100, not 10,400
+    assert lane_tree.even_cuts(costs, 2, 1000.0) == [range(0, 32), range(32, 64)]
+    assert lane_tree.even_cuts([1.0] * 64, 4, 0.0) == lane_tree.cuts(64, 4)
+
+
+@some
 @pytest.mark.parametrize("ranks", [1, 2, 3, 5, 8])
 def test_parts_fold_to_the_sum_of_the_whole(lanes: int, ranks: int) -> None:
     numbers = torch.randn(lanes, 9, generator=torch.Generator().manual_seed(lanes))
