@@ -60,7 +60,10 @@ class Sharing:
         work, of these clients alone."""
         assert work.dealt is not None
         here, n = work.dealt.to(self.ranks.rank), len(work)
-        visit = self.ranks.heard(lambda: fed.visit(cohort[here]))
+        try:
+            visit = fed.visit(cohort[here])
+        except Exception as error:  # told with what comes of the round: asking all ranks here would cost every round
+            return replace(work, dealt=replace(work.dealt, failure=error))
         rows = work.rows.clone()
         first = work.offsets[here].repeat_interleave(work.counts[here]) - visit.offsets[:-1].repeat_interleave(
             work.counts[here]

@@ -16,10 +16,12 @@ Reduce = Callable[[Tensor], Tensor]  # rows (k, d) -> one vector (d,)
 @dataclass(frozen=True)
 class Dealt:
     """Who trains whom: `rank_of` (clients,) int64, by position in the cohort. `parts` is the executor's own: what it
-    gives to each rank."""
+    gives to each rank. `failure` is what kept this rank from having its clients' examples: instead of training them it
+    tells the others, who will hear of the round's errors anyhow."""
 
     rank_of: Tensor
     parts: Any
+    failure: Exception | None = None
 
     def to(self, rank: int) -> Tensor:
         """The positions of the clients that a rank trains: (m,) int64, rising."""

@@ -103,8 +103,13 @@ class Among(Alone):
         return {name: numbers[:, i].clone() for i, name in enumerate(SCALARS)}, numbers[:, -1] > 0
 
 
-def _tried(function: Callable[[], _Result], otherwise: Callable[[], _Result]) -> tuple[_Result, Exception | None]:
-    """What a function gives, or the error that it meets, which the other ranks must hear of before it is raised."""
+def _tried(
+    function: Callable[[], _Result], otherwise: Callable[[], _Result], failure: Exception | None = None
+) -> tuple[_Result, Exception | None]:
+    """What a function gives, or the error that it meets, which the other ranks must hear of before it is raised; after
+    an earlier `failure` it is not called."""
+    if failure is not None:
+        return otherwise(), failure
     try:
         return function(), None
     except Exception as error:
@@ -183,7 +188,10 @@ class InTree:
         def nothing() -> Outcome:
             return _nothing(work, len(mine))
 
-        own, failure = _tried(lambda: self.native.run_lanes(work, here, len(mine)) if mine else nothing(), nothing)
+        def trained() -> Outcome:
+            return self.native.run_lanes(work, here, len(mine)) if mine else nothing()
+
+        own, failure = _tried(trained, nothing, dealt.failure)
         found = among.merged(own.scalars, own.refused, failure)
         every = [node for some in nodes for node in some]
         total = self.ranks.summed_in_slices(
@@ -216,7 +224,7 @@ class InLanes:
         def nothing(vectors: int) -> Outcome:
             return _nothing(replace(work, start=work.start.to(self.engine.device)), vectors)
 
-        own, failure = _tried(lambda: self._train(work, lanes, nothing(0)), lambda: nothing(len(lanes)))
+        own, failure = _tried(lambda: self._train(work, lanes, nothing(0)), lambda: nothing(len(lanes)), dealt.failure)
         found = among.merged(own.scalars, own.refused, failure)
         total = self.ranks.summed_in_slices(own.delta, [len(some) for some in parts], _in_a_row)
         return _outcome(work, among, own, self.engine.layout.packed(total), found)
@@ -274,11 +282,14 @@ class InTurn:
         device, rank, last = self.inner.device, self.ranks.rank, len(runs) - 1
         total = DeltaSum(work, steps_taken(work), device)
         scalars = {name: values.to(device) for name, values in empty_scalars(len(work)).items()}
-        failure: Exception | None = None
+        failure = dealt.failure
         for number in range(rank, len(runs), self.ranks.count):
-            waiting: list[Portion] = []
-            if failure is None:
-                waiting, failure = _tried(lambda: list(self.inner.portions(work, runs[number])), list)  # noqa: B023
+            waiting: list[Portion]
+            waiting, failure = _tried(
+                lambda: list(self.inner.portions(work, runs[number])),  # noqa: B023
+                list,
+                failure,
+            )
             if number > 0:
                 self.ranks.received(total.sum, (number - 1) % self.ranks.count)
             for portion in waiting:

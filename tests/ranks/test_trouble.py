@@ -91,7 +91,11 @@ def test_ranks_with_different_memory_deal_by_the_least(told: list[dict[str, Any]
 
 @pytest.mark.parametrize(
     ("what", "says"),
-    [("cohort", "ArithmeticError: no such cohort"), ("data", "OSError: [Errno 5] Input/output error")],
+    [
+        ("cohort", "ArithmeticError: no such cohort"),
+        ("data", "OSError: [Errno 5] Input/output error"),
+        ("data on eager", "OSError: [Errno 5] Input/output error"),
+    ],
 )
 def test_a_cohort_or_data_that_one_rank_lacks_is_told_on_all(told: list[dict[str, Any]], what: str, says: str) -> None:
     assert (told[0][what], told[1][what]) == (f"RankFailed: rank 1: {says}", says)

@@ -171,16 +171,18 @@ def failing_parts(ranks: Ranks) -> dict[str, str]:
     sim = simulation(cohort=cohort)
     sim.step()
     found = {"cohort": told(sim.step)}
-    sim = simulation()
-    visit = sim.fed.visit
+    for name, executor in (("data", "native"), ("data on eager", "eager")):
+        sim = simulation(executor=executor)
+        visit = sim.fed.visit
 
-    def unread(clients: torch.Tensor) -> Any:
-        if ranks.rank == 1:
-            raise OSError(5, "Input/output error")
-        return visit(clients)
+        def unread(clients: torch.Tensor, visit: Any = visit) -> Any:
+            if ranks.rank == 1:
+                raise OSError(5, "Input/output error")
+            return visit(clients)
 
-    object.__setattr__(sim.fed, "visit", unread)
-    return found | {"data": told(sim.step)}
+        object.__setattr__(sim.fed, "visit", unread)
+        found[name] = told(sim.step)
+    return found
 
 
 def interrupted(folder: Path) -> dict[str, Any]:
