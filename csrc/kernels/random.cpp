@@ -23,6 +23,26 @@ void fill_rows(std::int64_t rows, std::int64_t n, const Stream& stream, const st
   });
 }
 
+// Short rows of many clients: kClientLanes of them share every vector of Philox words.
+void fill_short_rows(std::int64_t rows, std::int64_t n, const Stream& stream, const std::int64_t* clients, float* out,
+                     int threads) {
+  constexpr std::int64_t kTogether = 64 * kClientLanes;  // rows of a task
+  const std::int64_t blocks = (n + 3) / 4;
+  for_tasks((rows + kTogether - 1) / kTogether, threads, [&](std::int64_t task, int) {
+    std::vector<Word> words(std::size_t(4 * blocks * kClientLanes));
+    const std::int64_t end = std::min(rows, (task + 1) * kTogether);
+    for (std::int64_t first = task * kTogether; first < end; first += kClientLanes) {
+      const std::int64_t count = std::min<std::int64_t>(kClientLanes, end - first);
+      std::int64_t ids[kClientLanes] = {};
+      std::copy(clients + first, clients + first + count, ids);
+      vector_loops<float>().words_of_clients(stream, ids, blocks, words.data());
+      for (std::int64_t lane = 0; lane < count; ++lane)
+        for (std::int64_t i = 0; i < n; ++i)
+          out[(first + lane) * n + i] = uniform_of(words[std::size_t(i * kClientLanes + lane)]);
+    }
+  });
+}
+
 // Turns n sort keys into the order of their indices. Keys are random bits, so the topmost ones deal them evenly into
 // about n buckets, and each bucket is all but sorted.
 void keys_to_order(std::int64_t n, std::int64_t* keys) {
@@ -48,6 +68,8 @@ void keys_to_order(std::int64_t n, std::int64_t* keys) {
 
 void uniform(std::int64_t rows, std::int64_t n, const Stream& stream, const std::int64_t* clients, float* out,
              int threads) {
+  constexpr std::int64_t kShort = 128;
+  if (n <= kShort && rows >= kClientLanes) return fill_short_rows(rows, n, stream, clients, out, threads);
   fill_rows(rows, n, stream, clients, out, threads, vector_loops<float>().uniform);
 }
 

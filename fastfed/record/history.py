@@ -95,23 +95,23 @@ def training_columns(plan: RoundPlan, outcome: Outcome, aggregate: Aggregate) ->
     examples, steps = scalars["examples"], scalars["steps"]
     row |= {"clients": len(examples), "examples": int(examples.sum()), "steps": int(steps.sum())}
     row["gradients"] = int(examples_seen(steps.long(), examples.long(), plan.batch_size, plan.seen).sum())
-    if aggregate.counted == 0:
-        return row | dict.fromkeys(_OF_THOSE_WHO_COUNT) | _bounds(plan, {name: s[:0] for name, s in scalars.items()})
     counts = (steps > 0) & ~outcome.refused
+    if aggregate.counted == 0:
+        return row | dict.fromkeys(_OF_THOSE_WHO_COUNT) | _bounds(plan, scalars, counts)
     row["train_loss"] = _weighted_mean(scalars["mean_loss"][counts], examples[counts])
     norms = scalars["delta_norm"][counts]
     row |= {"delta_norm": float(norms.mean()), "delta_norm_std": float(norms.std(correction=0))}
     sizes = scalars["step_size"][counts]
     row |= {"step_size": float(sizes.mean()), "step_size_min": float(sizes.min()), "step_size_max": float(sizes.max())}
-    return row | _bounds(plan, {name: values[counts] for name, values in scalars.items()})
+    return row | _bounds(plan, scalars, counts)
 
 
-def _bounds(plan: RoundPlan, scalars: Mapping[str, Tensor]) -> Row:
-    """Where clients run Delta-SGD, in which share of their local steps each of its two conditions bound the step size;
-    None if nobody counted."""
+def _bounds(plan: RoundPlan, scalars: Mapping[str, Tensor], counts: Tensor) -> Row:
+    """Where clients run Delta-SGD, in which share of the local steps of those that `counts` (n,) has each of its two
+    conditions bound the step size; None if nobody counted."""
     if not any(isinstance(client, DeltaSGD) for client in plan.optimizers):
         return {}
-    told = ~scalars["grown_steps"].isnan()
+    told = counts & ~scalars["grown_steps"].isnan()
     steps = float(scalars["steps"][told].sum())
     columns = {"step_size_grown": "grown_steps", "step_size_measured": "measured_steps"}
     return {name: float(scalars[of][told].sum()) / steps if steps else None for name, of in columns.items()}

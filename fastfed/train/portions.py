@@ -45,7 +45,11 @@ class Portions:
             nodes = lane_tree.roots(self.lanes, part)
             if not nodes:
                 continue
-            trained = self.native.run_lanes(self._with_examples(here, visit(here)), part, len(nodes))
+            visited = visit(here)
+            places = self._places(here, visited)
+            work.rows[places] = visited.rows
+            trained = self.native.run_lanes(replace(work, examples=visited.examples), part, len(nodes))
+            work.rows[places] = 0  # the next portion need not have as many examples
             sums |= zip(nodes, trained.delta.view(len(nodes), -1), strict=True)
             refused[here] = trained.refused[here]
             for name in SCALARS:
@@ -55,9 +59,7 @@ class Portions:
             Total(divided(total, rest(work, policy_weights(work, steps_taken(work)), refused))), scalars, refused
         )
 
-    def _with_examples(self, here: Tensor, visit: Visit) -> RoundWork:
-        counts = self.work.counts[here]
-        begin = (self.work.offsets[here] - visit.offsets[:-1]).repeat_interleave(counts)
-        rows = self.work.rows.clone()
-        rows[begin + torch.arange(len(begin))] = visit.rows
-        return replace(self.work, rows=rows, examples=visit.examples)
+    def _places(self, here: Tensor, visit: Visit) -> Tensor:
+        """Where the examples of the clients at these positions are in the round's rows, in the visit's order."""
+        begin = self.work.offsets[here] - visit.offsets[:-1]
+        return begin.repeat_interleave(self.work.counts[here]).add_(torch.arange(len(visit.rows)))

@@ -134,6 +134,17 @@ def test_a_batch_is_its_clients_streams(backend: str, op: str) -> None:
         assert same_bits(row.clone(), alone), client
 
 
+@pytest.mark.parametrize("n", [1, 3, 64, 127, 128, 129])
+def test_short_rows_of_many_clients_are_their_streams(backend: str, n: int) -> None:
+    """Rows may share vectors of words; the last few of them would fill no vector."""
+    ids = 13 * torch.arange(WORD // 13 - 36, WORD // 13 + 1)
+    together = kernels.uniform(n, Stream(11, purpose=2, round=5, step=1), clients=ids, backend=backend)
+    assert together.shape == (37, n)
+    for row, client in zip(together, ids.tolist(), strict=True):
+        alone = kernels.uniform(n, Stream(11, purpose=2, round=5, client=client, step=1), backend="reference")
+        assert same_bits(row.clone(), alone), client
+
+
 # Every kind of row: nothing, one thing, odd and even numbers, the whole width; ids and steps of 32 bits; a pair twice.
 SHUFFLED = [  # client, step, count
     (3, 0, 0),

@@ -158,6 +158,7 @@ def run_random_numbers(backend: str) -> dict[str, Tensor]:
         "normal": kernels.normal(BIG, stream, backend=backend),
         "permutation": kernels.permutation(min(BIG, 100_003), stream, backend=backend),
         "batch": kernels.normal(1001, stream, clients=ids, backend=backend),
+        "short rows": kernels.uniform(5, stream, clients=torch.arange(37 if SLOW else 3001), backend=backend),
         "permutations": kernels.permutation(101, stream, clients=ids, backend=backend),
         "shuffles": kernels.shuffles(300 * ids, stream, clients=ids, backend=backend),
     }

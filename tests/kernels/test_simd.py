@@ -55,6 +55,7 @@ stream = ff.kernels.Stream(seed=7, purpose=1, round=2, step=3)
 for n in (1, 63, 64, 1003, 20_011):
     for draw in (ff.kernels.uniform, ff.kernels.normal, ff.kernels.permutation):
         enter(draw(n, stream, backend="cpp"), draw(n, stream, clients=torch.tensor([0, 5, 2**32 - 1]), backend="cpp"))
+enter(ff.kernels.uniform(21, stream, clients=torch.arange(37), backend="cpp"))
 print(digest.hexdigest())
 """
 
