@@ -252,12 +252,19 @@ class Ranks:
         """The vector (d,) that `fold` makes of the rows (k, d) of all ranks, of which rank r has counts[r], one rank's
         after the other's. Every rank folds a slice of all rows: `fold` looks at one column at a time. A rank sends its
         rows once, and its slice of the result."""
-        d = rows.shape[1]
+        k, d = rows.shape
         size = -(-d // self.count)
         padded = torch.nn.functional.pad(rows, (0, size * self.count - d)) if size * self.count > d else rows
-        slices = self.dealt([padded[:, r * size : (r + 1) * size] for r in range(self.count)], counts)
-        mine = fold(torch.cat(slices))
-        return torch.cat([one[0] for one in self.gathered(mine[None], [1] * self.count)])[:d]
+        sent = padded.reshape(k, self.count, size).transpose(0, 1).contiguous()  # of one row, no copy
+        every, whole = rows.new_empty(sum(counts), size), rows.new_empty(self.count * size)
+        with self._together():
+            dist.all_to_all_single(
+                every.view(-1), sent.view(-1), [count * size for count in counts], [k * size] * self.count
+            )
+            mine = fold(every).contiguous()
+            dist.all_gather(list(whole.view(self.count, size).unbind()), mine)
+        self.moved += (self.count - 1) * (k + 1) * size
+        return whole[:d]
 
     def passed_on(self, vector: Tensor, to: int) -> None:
         """Sends a vector to a rank that waits for it."""
