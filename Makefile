@@ -13,7 +13,7 @@ NATIVE := setup.py $(NATIVE_SOURCES)
 # Where a compiler is, a failing build must stop us: otherwise the C++ backend would silently go untested.
 export FASTFED_REQUIRE_EXTENSION ?= $(if $(shell command -v $(CXX) 2>/dev/null),1,)
 
-.PHONY: help run test device-proof ranks-proof rule-proof integrations-proof wheel bench gpu lint style types clean
+.PHONY: help run test device-proof host-proof ranks-proof rule-proof integrations-proof wheel bench gpu lint style types clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -36,6 +36,10 @@ device-proof: $(VENV)/.built ## every test of the Triton kernels at the tile siz
 	TRITON_INTERPRET=1 FASTFED_RACES=1 $(BIN)/pytest -m backend -n 2 tests/kernels
 	TRITON_INTERPRET=1 $(BIN)/pytest -m device -n 2 tests/train tests/golden tests/aggregate
 	$(BIN)/pytest -m "exhaustive and not device" -n 2 tests/aggregate tests/kernels tests/optim tests/simulation tests/train
+
+host-proof: export OMP_WAIT_POLICY = passive
+host-proof: $(VENV)/.built ## what takes long and needs no device: sweeps side by side, benchmarks, an installation without a compiler
+	$(BIN)/pytest -m "exhaustive and not device" -n 2 --dist loadgroup tests/app tests/bench tests/test_build.py tests/test_waiting.py
 
 # Two to five processes at a time. Two hosts are network namespaces, where root may make some; elsewhere that test says why not.
 ranks-proof: export OMP_WAIT_POLICY = passive

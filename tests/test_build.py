@@ -135,6 +135,7 @@ print(json.dumps({**found, "why": fastfed.kernels.backends()["cpp"]}))
     assert report["native"] == report["why"]
 
 
+@pytest.mark.exhaustive
 def test_without_the_extension_it_runs_on_numba_and_doctor_says_so(installed: Path) -> None:
     """One process: a step on the backend that is picked, then the doctor's report."""
     program = """

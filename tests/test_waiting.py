@@ -43,7 +43,10 @@ def test_a_host_that_has_torch_is_left_alone() -> None:
         assert int(found["GOMP_SPINCOUNT"]) > 0
 
 
-@pytest.mark.parametrize(("name", "value"), [("OMP_WAIT_POLICY", "active"), ("GOMP_SPINCOUNT", "77")])
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("OMP_WAIT_POLICY", "active"), pytest.param("GOMP_SPINCOUNT", "77", marks=pytest.mark.exhaustive)],
+)
 def test_the_environment_decides(name: str, value: str) -> None:
     chosen, found = started("import fastfed", **{name: value})
     policy = value if name == "OMP_WAIT_POLICY" else None

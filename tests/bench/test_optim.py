@@ -54,6 +54,7 @@ def test_the_networks_tensors() -> None:
     assert sizes == {"resnet32": (101, 466_906), "resnet34": (110, 21_797_672)}
 
 
+@pytest.mark.exhaustive
 def test_the_command_says_what_it_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(bench.MODELS, "resnet32", SHAPES)
     command = ["--model", "resnet32", "--turns", "2", "--json", str(tmp_path / "rows.json")]

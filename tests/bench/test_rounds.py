@@ -353,6 +353,7 @@ def on_card(**given: Any) -> Place:
     return Place(CPU, "Made-up 9000", **given)
 
 
+@pytest.mark.exhaustive
 def test_contenders_on_a_card(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same rows with the card's name; `batched` beside ours; vmap over cohorts for which a host is too slow."""
     monkeypatch.setattr(rounds, "SLICE", 1e-3)

@@ -14,6 +14,7 @@ def test_costs_are_of_every_call() -> None:
     assert all(wall > 0 and used >= -1e-3 for wall, used in found)  # the clock of a process is coarser than the wall's
 
 
+@pytest.mark.exhaustive
 @pytest.mark.timeout(300)
 def test_the_command_says_what_it_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench, "SETTINGS", {name: bench.SETTINGS[name] for name in ("FastFed's own", "passive")})

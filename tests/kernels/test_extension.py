@@ -131,6 +131,7 @@ def test_an_extension_from_before_there_were_lists_is_refused(said: dict[str, st
     assert "its orientations are not told" in said["no lists"]
 
 
+@pytest.mark.exhaustive
 def test_the_order_of_the_rows_does_not_matter(tmp_path: Path) -> None:
     """Numbers are asked for by name: with rows in another order every rule still computes itself."""
     copy = copy_to(tmp_path)

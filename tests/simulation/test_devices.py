@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -181,16 +181,21 @@ CASES = METHODS | OTHERS
 
 
 def runs() -> list[Any]:
-    """Every case on one executor, by turns; on the other in `make device-proof`: what a method does around the training
-    of its clients is the same there."""
+    """Every second case on one executor, by turns; the rest in `make device-proof`: what a method does around the
+    training of its clients is the same on every executor, and much of it the same for every method."""
     found = []
     for number, (name, case) in enumerate(CASES.items()):
-        usual = case.executors[number % len(case.executors)]
+        usual = case.executors[number // 2 % len(case.executors)] if number % 2 == 0 else None
         found += [
             pytest.param(name, executor, marks=() if executor == usual else pytest.mark.exhaustive)
             for executor in case.executors
         ]
     return found
+
+
+def by_turns(names: Sequence[str]) -> list[Any]:
+    """Every second of them; the others in `make device-proof`."""
+    return [pytest.param(name, marks=pytest.mark.exhaustive if n % 2 else ()) for n, name in enumerate(names)]
 
 
 @pytest.fixture(autouse=True)
@@ -278,7 +283,7 @@ def test_a_run_on_a_device_is_that_on_the_cpu(name: str, executor: str, counted:
 SEVERAL = (*BORDER, "FedYogi", "CC-FedAMS", "FedBuff, stale", "DJA, SM3-Adam", "blend", "poisoned")
 
 
-@pytest.mark.parametrize("name", SEVERAL)
+@pytest.mark.parametrize("name", by_turns(SEVERAL))
 def test_what_crosses_the_border_does_not_grow_with_the_cohort(name: str, counted: Traffic) -> None:
     case = CASES[name]
     is_number = isinstance(case.settings.get("cohort", 5), int)
@@ -354,7 +359,7 @@ MOVES = [(NAME, "cpu"), ("cpu", NAME), pytest.param(NAME, NAME, marks=pytest.mar
 
 
 @pytest.mark.parametrize(("begins", "ends"), MOVES)
-@pytest.mark.parametrize("name", KEPT)
+@pytest.mark.parametrize("name", by_turns(KEPT))
 def test_a_checkpoint_goes_on_on_another_device(name: str, begins: str, ends: str, tmp_path: Path) -> None:
     case = CASES[name]
     whole, first = case.simulation("eager", "cpu"), case.simulation("eager", begins)

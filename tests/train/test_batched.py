@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -167,10 +168,15 @@ def test_chunks_of_several_optimizers_have_the_bits_of_the_whole_round(monkeypat
     assert_same_bits(whole, run_in_chunks("mlp", work, 32, monkeypatch))
 
 
+def by_turns(cases: Sequence[Case]) -> list[Any]:
+    """Every second of them; the others in `make device-proof`."""
+    return [pytest.param(one, id=one.id, marks=pytest.mark.exhaustive if n % 2 else ()) for n, one in enumerate(cases)]
+
+
 # ---- devices --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("case", CASES[::8] + RICH, ids=lambda case: case.id)
+@pytest.mark.parametrize("case", by_turns(CASES[::8] + RICH))
 def test_nothing_waits_for_the_device(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     """On torch's device "meta", which computes nothing, every look at a number is an error; only the numbers of the
     round are fetched, once. What a small forward pass tells of the module is found out before, on the CPU."""

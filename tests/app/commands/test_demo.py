@@ -46,6 +46,7 @@ def test_every_method_learns(shown: tuple[Path, Result]) -> None:
         assert one.history.last("test_accuracy") > 0.8, one.name
 
 
+@pytest.mark.exhaustive
 def test_a_second_time_nothing_is_run_again(shown: tuple[Path, Result]) -> None:
     home, _ = shown
     before = {path: (path / "run.json").read_text() for path in runs.find(home)}

@@ -90,6 +90,7 @@ def test_what_is_to_be_chosen_among_must_all_be_there(tmp_path: Path) -> None:
     held[0].__exit__(None, None, None)
 
 
+@pytest.mark.exhaustive
 def test_two_sweeps_at_once_share_the_points(tmp_path: Path, one_sweep: dict[str, Any]) -> None:
     """Both end well, and the bits are those of one sweep alone."""
     options = [word for text in LONGER for word in ("--set", text)]
@@ -220,6 +221,7 @@ def address(cluster: Any) -> str:
     return str(cluster.scheduler_address).replace("tcp://", "dask://")
 
 
+@pytest.mark.exhaustive
 def test_a_cluster_gives_the_same_bits(tmp_path: Path, cluster: Any, one_sweep: dict[str, Any]) -> None:
     plan = sweep.plan(write(tmp_path), GRID, LONGER)
     heard = Listener()
