@@ -188,6 +188,11 @@ void read_statistics(const py::object& given, Size size, Round& round) {
   round.statistics = data<const float>(given, "statistics", round.own_statistics ? round.clients * size : size);
 }
 
+GramUse gram_use_of(const py::object& asked) {
+  if (asked.is_none()) return GramUse::kWhereItPays;
+  return asked.cast<bool>() ? GramUse::kAlways : GramUse::kNever;
+}
+
 Round round_of(const py::dict& given, const Program& program) {
   const Size d = program.d();
   Round r{};
@@ -229,6 +234,7 @@ Round round_of(const py::dict& given, const Program& program) {
   r.divide_by_steps = given["divide_by_steps"].cast<bool>();
   r.measure_cosine = given["measure_cosine"].cast<bool>();
   r.cosine_includes_step = given["cosine_includes_step"].cast<bool>();
+  r.gram = gram_use_of(given["gram"]);
   r.threads = given["threads"].is_none() ? threads() : given["threads"].cast<int>();
   FF_REQUIRE(r.threads >= 1, "threads", "at least 1");
   const py::tuple lanes = given["lanes"];

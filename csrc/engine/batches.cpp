@@ -45,7 +45,7 @@ Size below(Size count, Word word) { return Size((Wide(word) * Wide(count)) >> 32
 }  // namespace
 
 Batches::Batches(const Program& program, Size batch)
-    : program_(program), batch_(batch), rows_(static_cast<std::size_t>(batch)) {
+    : program_(program), batch_(batch), rows_(static_cast<std::size_t>(batch)), places_(rows_) {
   const Shape& input = program.values().front();
   if (input.kind == Kind::kTokens) tokens_.resize(std::size_t(batch * input.rows));
 }
@@ -80,16 +80,15 @@ void Batches::order_of(Size epoch) {
   ordered_epoch_ = epoch;
 }
 
-// Fills rows_ with the examples of local step `step` (from 0); their number.
-Size Batches::choose_rows(Size step) {
+// Fills places_ with the examples of local step `step` (from 0); their number.
+Size Batches::choose(Size step) {
   const Size n = client_examples(), size = round_->batch_size;
-  const Size* mine = round_->rows + round_->offsets[position_];
   if (round_->seen) {
     const Size end = std::min((step + 1) * size, round_->seen[position_]);
     for (Size p = step * size; p < end; ++p) {
       if (!round_->drawn) order_of(p / n);
       const Size which = round_->drawn ? below(n, words_at(round_->draw, p).w[0]) : order_[std::size_t(p % n)];
-      rows_[std::size_t(p - step * size)] = mine[which];
+      places_[std::size_t(p - step * size)] = which;
     }
     epoch_ = step * size / n;
     first_ = step * size;
@@ -99,15 +98,16 @@ Size Batches::choose_rows(Size step) {
   epoch_ = step / per_epoch;
   order_of(epoch_);
   const Size begin = step % per_epoch * size, count = std::min(size, n - begin);
-  for (Size i = 0; i < count; ++i) rows_[std::size_t(i)] = mine[order_[std::size_t(begin + i)]];
+  std::copy_n(order_.begin() + begin, count, places_.begin());
   first_ = epoch_ * n + begin;
   return count;
 }
 
-void Batches::gather(Size step, Frame& frame) {
-  frame.batch = choose_rows(step);
+void Batches::gather(Size step, Frame& frame, bool without_inputs) {
+  frame.batch = choose(step);
   frame.step = Word(step);
-  gather_inputs(frame, true);
+  for (Size e = 0; e < frame.batch; ++e) rows_[std::size_t(e)] = client_rows()[places_[std::size_t(e)]];
+  if (!without_inputs) gather_inputs(frame, true);
   gather_targets(frame.batch);
 }
 

@@ -17,11 +17,15 @@ class Batches {
   // Before a client's first batch.
   void begin(Size position);
 
-  // The batch of local step `step` (from 0), with its targets.
-  void gather(Size step, Frame& frame);
+  // The batch of local step `step` (from 0), with its targets; `without_inputs` where those are known already.
+  void gather(Size step, Frame& frame, bool without_inputs = false);
   // Some rows of the example store, at most a batch, without targets.
   void gather(const Size* rows, Size count, Frame& frame);
 
+  // Which of the client's examples the batch has, by their numbers among them.
+  const Size* places() const { return places_.data(); }
+  // The client's examples as rows of the example store.
+  const Size* client_rows() const { return round_->rows + round_->offsets[position_]; }
   Size client_examples() const { return round_->offsets[position_ + 1] - round_->offsets[position_]; }
   Size epoch() const { return epoch_; }  // that the batch begins in, from 0
 
@@ -39,7 +43,7 @@ class Batches {
   };
 
   void order_of(Size epoch);
-  Size choose_rows(Size step);
+  Size choose(Size step);
   Words words_at(const StreamKey& key, Size stream_position) const;
   View view_at(Size stream_position) const;
   View middle_view() const;
@@ -56,7 +60,7 @@ class Batches {
   const Round* round_ = nullptr;
   std::vector<std::int32_t> tokens_, labels_;
   std::vector<float> targets_;
-  std::vector<Size> rows_, order_;
+  std::vector<Size> rows_, places_, order_;
 
   Size position_ = 0, epoch_ = 0, ordered_epoch_ = -1;
   Size first_ = 0;  // stream position of the batch's first example; the others follow it

@@ -89,6 +89,7 @@ void Program::plan(std::vector<Spec>& specs) {
   plan_gradients(specs);
   plan_memory(specs);
   plan_segments(specs);
+  find_first_layer(specs);
 }
 
 void Program::note_table(Spec& spec) {
@@ -165,6 +166,25 @@ void Program::plan_segments(const std::vector<Spec>& specs) {
   per_example_.assign(values_.size(), false);
   for (std::size_t v = 0; v < values_.size(); ++v)
     per_example_[v] = segment_of[v] >= 0 && segments_[std::size_t(segment_of[v])].by_example && int(v) != output_;
+}
+
+// From the input on, through layers that only lay it out anew, each the only one that reads what comes before it.
+void Program::find_first_layer(const std::vector<Spec>& specs) {
+  if (shares_params_ || values_.front().kind == Kind::kTokens || values_.front().kind == Kind::kSparse) return;
+  int value = 0;
+  for (std::size_t l = 0; l < specs.size(); ++l) {
+    const Spec& spec = specs[l];
+    const auto reads = [value](const Spec& one) { return std::count(one.inputs.begin(), one.inputs.end(), value); };
+    if (std::count_if(specs.begin(), specs.end(), reads) != 1 || reads(spec) != 1) return;
+    if (spec.op == Op::kLinear) {
+      const Shape &in = values_[std::size_t(value)], &out = spec.output_shape;
+      if (in.kind == Kind::kVector && spec.params.at(0) >= 0 && active_[l])
+        first_layer_ = {int(l), value, spec.output, in.channels, out.channels, spec.params[0], spec.params.at(1)};
+      return;
+    }
+    if (spec.op != Op::kFlatten) return;
+    value = spec.output;
+  }
 }
 
 void Program::check_params() const {

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/gram.h"
 #include "engine/layers/layer.h"
 #include "engine/layers/losses.h"
 #include "kernels/aligned.h"
@@ -95,6 +96,7 @@ struct Round {
   const double* weights;  // what each client's delta is multiplied by
   double clip;            // 0: none
   bool divide_by_steps, measure_cosine, cosine_includes_step;
+  GramUse gram;
   int threads;
   Size first_lane, end_lane;          // of the lanes that are trained here; end_lane 0: all
   std::function<bool()> interrupted;  // asked by the calling thread, between batches
@@ -190,6 +192,7 @@ class Program {
   const SparseWeight& table() const { return table_; }
   const std::vector<SparseWeight>& tables() const { return tables_; }
   int table_output() const { return table_output_; }
+  const FirstLayer& first_layer() const { return first_layer_; }
   Loss loss() const { return loss_; }
   Reduction reduction() const { return reduction_; }
   int output() const { return output_; }
@@ -207,6 +210,7 @@ class Program {
   void plan_gradients(std::vector<Spec>& specs);
   void plan_memory(std::vector<Spec>& specs);
   void plan_segments(const std::vector<Spec>& specs);
+  void find_first_layer(const std::vector<Spec>& specs);
   void check_params() const;
   bool tracks(const Round& round, bool corrected) const;
   std::unique_ptr<Worker> take_worker(Size batch);
@@ -233,6 +237,7 @@ class Program {
   std::vector<SparseWeight> tables_;  // of all sparse layers, by offset
   SparseWeight table_;                // the one whose moved rows can be tracked, if there is one
   int table_output_ = 0;              // the value that its layer makes
+  FirstLayer first_layer_;            // the one that has a Gram form, if there is one
   Size vocabulary_ = 0;               // of the input's tokens
   bool shares_params_ = false;
 

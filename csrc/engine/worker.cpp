@@ -39,6 +39,7 @@ Worker::Worker(const Program& program, Size batch)
       batch_(batch),
       batches_(program, batch),
       rows_(program),
+      gram_(program.first_layer()),
       arena_(0),
       x_(program.d()),
       grads_(program.d()),
@@ -78,7 +79,7 @@ Worker::Worker(const Program& program, Size batch)
 
 void Worker::prepare(const Examples& examples, const float* params, const float* statistics) {
   batches_.prepare(examples, frame_);
-  loaded_ = false;
+  loaded_ = uses_gram_ = false;
   frame_.params = const_cast<float*>(params);  // forward passes only read it
   frame_.statistics = const_cast<float*>(statistics);
   frame_.by_batch = frame_.notes = false;
@@ -88,6 +89,7 @@ void Worker::prepare(const Examples& examples, const float* params, const float*
 
 void Worker::prepare(const Examples& examples, const Round& round) {
   batches_.prepare(examples, round, frame_);
+  inputs_change_ = examples.augment.asked();
   rows_.prepare(round.tracks, frame_);
   round_ = &round;
   loaded_ = false;
@@ -138,11 +140,17 @@ LossResult Worker::loss() {
 
 // The first `layers` layers.
 void Worker::forward(std::size_t layers) {
+  if (uses_gram_) {
+    const FirstLayer& first = program_.first_layer();
+    const float* bias = first.bias < 0 ? nullptr : frame_.params + first.bias;
+    gram_.forward(batches_.places(), frame_.batch, bias, slots_[std::size_t(first.output)].data);
+  }
   for (const auto& segment : program_.segments()) {
     const Size calls = segment.by_example ? frame_.batch : 1, count = segment.by_example ? 1 : frame_.batch;
     const std::size_t end = std::min(segment.end, layers);
     for (Size e = 0; e < calls; ++e)
-      for (std::size_t l = segment.begin; l < end; ++l) program_.layers()[l]->forward(frame_, e, count);
+      for (std::size_t l = std::max(segment.begin, first_layer()); l < end; ++l)
+        program_.layers()[l]->forward(frame_, e, count);
   }
 }
 
@@ -172,13 +180,15 @@ double Worker::backward(bool fused) {
   double added = 0;
   for (auto segment = segments.rbegin(); segment != segments.rend(); ++segment) {
     const Size calls = segment->by_example ? frame_.batch : 1, count = segment->by_example ? 1 : frame_.batch;
+    const std::size_t begin = std::max(segment->begin, first_layer());
     for (Size e = 0; e < calls; ++e)
-      for (std::size_t l = segment->end; l-- > segment->begin;) {
+      for (std::size_t l = segment->end; l-- > begin;) {
         if (program_.active()[l]) program_.layers()[l]->backward(frame_, e, count);
         if (l == last) added = contrast();
       }
     if (fused && segment->by_example) apply_gathered(*segment);
   }
+  if (uses_gram_) gram_bias(fused);
   return added;
 }
 
@@ -225,9 +235,10 @@ void Worker::apply_gathered(const Program::Segment& segment) {
 }
 
 // Plain SGD.
-double Worker::fused_step(float lr) {
+double Worker::fused_step(const Optimizer& o, float lr) {
   const double value = pass(x_.data(), grads_.data(), true, lr);
   rows_.step(frame_, may_wait_ && step_ + 1 == steps_, x_.data());
+  if (uses_gram_) gram_step(o, double(lr));
   return value;
 }
 
@@ -260,20 +271,30 @@ const float* Worker::correction_of() const {
 }
 
 void Worker::rule_step(const Optimizer& o, double lr, double loss_value) {
-  const auto vector = [&](StateVector which, bool used) { return used ? state_[which].data() : nullptr; };
+  if (!uses_gram_) return rule_step(o, lr, loss_value, 0, program_.d());
+  const FirstLayer& first = program_.first_layer();
+  const Size rest = std::min(whole_lines(first.weight_end()), program_.d());
+  if (first.weight > 0) rule_step(o, lr, loss_value, 0, first.weight);
+  if (rest < program_.d()) rule_step(o, lr, loss_value, rest, program_.d() - rest);
+  gram_step(o, lr);
+}
+
+// Of n numbers of the model from `begin` on; all of them, where the rule looks at more than one at a time.
+void Worker::rule_step(const Optimizer& o, double lr, double loss_value, Size begin, Size n) {
+  const auto vector = [&](StateVector which, bool used) { return used ? state_[which].data() + begin : nullptr; };
   const std::int64_t epoch = batches_.epoch() + 1;
   ClientVectors<float> vectors{1,
-                               program_.d(),
+                               n,
                                o.layout.mu_size,
-                               x_.data(),
-                               grads_.data(),
+                               x_.data() + begin,
+                               grads_.data() + begin,
                                vector(kM, o.m != nullptr),
                                vector(kV, o.v != nullptr),
                                vector(kNu, o.nu != nullptr),
                                vector(kMu, o.mu != nullptr),
                                vector(kPreviousGradient, o.keeps_gradient),
                                vector(kPreviousGradient, o.same_batch),
-                               o.numbers.prox > 0 ? start_ : nullptr,
+                               o.numbers.prox > 0 ? start_ + begin : nullptr,
                                correction_of(),
                                false,
                                false};
@@ -329,7 +350,7 @@ double Worker::take_step(const Optimizer& o, Size step) {
   find_anchors();
   if (fuses(o)) {
     lr_state_ = lr;
-    return fused_step(float(lr));
+    return fused_step(o, float(lr));
   }
   if (o.same_batch && step > 0) previous_gradient(o);
   const double value = pass(x_.data(), grads_.data(), false, 0.0f);
@@ -338,6 +359,60 @@ double Worker::take_step(const Optimizer& o, Size step) {
   if (o.step_size == kGiven) lr_state_ = lr;
   rule_step(o, lr, value);
   return value;
+}
+
+// ---- the first layer in Gram form ----------------------------------------------------------------------------------
+
+// Whether every step of this optimizer is linear in the gradients so far, and nothing but the rule looks at them.
+bool Worker::is_linear(const Optimizer& o) const {
+  const bool is_linear_rule = o.formula == kDirectionSgd || o.formula == kDirectionMomentum;
+  return is_linear_rule && o.step_size == kGiven && o.numbers.clip == 0 && !round_->corrections &&
+         !round_->measure_cosine && round_->contrast.mu == 0;
+}
+
+bool Worker::takes_gram_form(const Optimizer& o) const {
+  const FirstLayer& first = program_.first_layer();
+  if (round_->gram == GramUse::kNever || !first.exists() || inputs_change_ || steps_ == 0 || !is_linear(o))
+    return false;
+  const Size n = batches_.client_examples();
+  const Size seen = round_->seen ? round_->seen[position_] : steps_ * std::min(round_->batch_size, n);
+  return round_->gram == GramUse::kAlways || GramForm::pays(first, n, seen);
+}
+
+// All of the client's examples become the layer's inputs at once.
+void Worker::enter_gram_form() {
+  const FirstLayer& first = program_.first_layer();
+  const Size n = batches_.client_examples();
+  float* inputs = gram_.take_inputs(n);
+  Slot& slot = slots_[std::size_t(first.input)];
+  float* const usual = std::exchange(slot.data, inputs);
+  for (Size e = 0; e < n; e += batch_, slot.data += batch_ * first.in) {
+    batches_.gather(batches_.client_rows() + e, std::min(batch_, n - e), frame_);
+    for (int l = 0; l < first.place; ++l) program_.layers()[std::size_t(l)]->forward(frame_, 0, frame_.batch);
+  }
+  slot.data = usual;
+  gram_.begin(start_ + first.weight, batch_);
+}
+
+// The first layer that is called as others are.
+std::size_t Worker::first_layer() const { return uses_gram_ ? std::size_t(program_.first_layer().place) + 1 : 0; }
+
+void Worker::gram_bias(bool fused) {
+  const FirstLayer& first = program_.first_layer();
+  if (first.bias < 0) return;
+  sum_rows(frame_.batch, first.out, slots_[std::size_t(first.output)].grad, frame_.workspace);
+  if (fused)
+    add_scaled(first.out, -frame_.lr, frame_.workspace, frame_.params + first.bias);
+  else
+    copy(first.out, frame_.workspace, frame_.grads + first.bias);
+}
+
+void Worker::gram_step(const Optimizer& o, double lr) {
+  const ClientNumbers& n = o.numbers;
+  const bool keeps = o.formula == kDirectionMomentum;
+  const float* slope = slots_[std::size_t(program_.first_layer().output)].grad;
+  gram_.step(batches_.places(), frame_.batch, slope,
+             {lr, keeps ? n.beta1 : 0.0, keeps ? n.gain1 : 1.0, n.weight_decay, n.prox, keeps});
 }
 
 // ---- one client ----------------------------------------------------------------------------------------------------
@@ -358,6 +433,7 @@ void Worker::reset_state(const Optimizer& o) {
 void Worker::begin(Size position) {
   position_ = position;
   step_ = 0;
+  steps_ = steps_taken(*round_, position);
   batches_.begin(position);
   frame_.client = Word(round_->ids[position]);
   const float* start = round_->start + start_index_of(position) * program_.d();
@@ -371,7 +447,14 @@ void Worker::begin(Size position) {
   if (round_->statistics)
     copy(program_.statistics(), round_->statistics + (round_->own_statistics ? position * program_.statistics() : 0),
          statistics_.data());
-  reset_state(round_->optimizers[std::size_t(round_->optimizer_index ? round_->optimizer_index[position] : 0)]);
+  const Optimizer& optimizer = optimizer_of(position);
+  reset_state(optimizer);
+  uses_gram_ = takes_gram_form(optimizer);
+  if (uses_gram_) enter_gram_form();
+}
+
+const Optimizer& Worker::optimizer_of(Size position) const {
+  return round_->optimizers[std::size_t(round_->optimizer_index ? round_->optimizer_index[position] : 0)];
 }
 
 double Worker::delta_squares() const {
@@ -427,19 +510,18 @@ double Worker::hand_over(double weight, DeltaSum& sum) {
 
 void Worker::train(Size position, double weight, const Results& r, DeltaSum& sum) {
   begin(position);
-  steps_ = steps_taken(*round_, position);
   may_wait_ = !r.deltas && round_->clip == 0;
-  const Optimizer& optimizer =
-      round_->optimizers[std::size_t(round_->optimizer_index ? round_->optimizer_index[position] : 0)];
+  const Optimizer& optimizer = optimizer_of(position);
   double first = kNothing, last = kNothing, total = 0;
   for (; step_ < steps_; ++step_) {
-    batches_.gather(step_, frame_);
+    batches_.gather(step_, frame_, uses_gram_);
     if (round_->interrupted()) throw Interrupted();
     last = take_step(optimizer, step_);
     if (step_ == 0) first = last;
     total += last;
   }
   const bool moved = step_ > 0;
+  if (uses_gram_) gram_.finish(x_.data() + program_.first_layer().weight);
   if (r.own) take_own(r.own + position * round_->own_count);
   if (r.statistics) copy(program_.statistics(), statistics_.data(), r.statistics + position * program_.statistics());
   if (r.deltas) copy_delta(r.deltas + position * program_.d());

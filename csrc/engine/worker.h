@@ -35,7 +35,7 @@ class Worker {
   // one step
   void forward(std::size_t layers);
   double pass(float* params, float* grads, bool fused, float lr);
-  double fused_step(float lr);
+  double fused_step(const Optimizer& optimizer, float lr);
   LossResult loss();
   double backward(bool fused);
   void find_anchors();
@@ -46,13 +46,23 @@ class Worker {
   void previous_gradient(const Optimizer& optimizer);
   const float* correction_of() const;
   void rule_step(const Optimizer& optimizer, double lr, double loss_value);
+  void rule_step(const Optimizer& optimizer, double lr, double loss_value, Size begin, Size n);
   double largest_growth(const Optimizer& optimizer, double lr) const;
   void count_bound(const Optimizer& optimizer, double grown);
   double learning_rate(const Optimizer& optimizer, Size step) const;
   void measure_cosine(Size step);
 
+  // the first layer in Gram form
+  bool is_linear(const Optimizer& optimizer) const;
+  bool takes_gram_form(const Optimizer& optimizer) const;
+  void enter_gram_form();
+  void gram_bias(bool fused);
+  void gram_step(const Optimizer& optimizer, double lr);
+  std::size_t first_layer() const;
+
   // one client
   Size start_index_of(Size position) const { return round_->start_index ? round_->start_index[position] : 0; }
+  const Optimizer& optimizer_of(Size position) const;
   void begin(Size position);
   void reset_state(const Optimizer& optimizer);
   double delta_squares() const;
@@ -65,8 +75,10 @@ class Worker {
   const Program& program_;
   Size batch_;
   const Round* round_ = nullptr;
+  bool inputs_change_ = false;  // from epoch to epoch
   Batches batches_;
   TrackedRows rows_;
+  GramForm gram_;
 
   // memory sized once
   AlignedArray<float> arena_;
@@ -81,7 +93,8 @@ class Worker {
 
   // the client at work
   Size position_ = 0, step_ = 0, steps_ = 0;
-  bool may_wait_ = false;  // the gradients of its last step may wait in rows_
+  bool may_wait_ = false;   // the gradients of its last step may wait in rows_
+  bool uses_gram_ = false;  // its first layer is trained in Gram form
   const float* start_ = nullptr;
   const float* previous_ = nullptr;  // the model of the client's last round, where the round compares with it
   bool loaded_ = false;

@@ -57,4 +57,22 @@ template <class T> class AlignedArray {
   T* data_ = nullptr;
 };
 
+// Memory that is asked for once, and again where more is needed than ever before; what it held is lost then.
+class GrowingArray {
+ public:
+  float* of(std::int64_t size) {
+    if (size > size_) {
+      array_ = AlignedArray<float>(size);
+      size_ = size;
+    }
+    return array_.data();
+  }
+  float* data() { return array_.data(); }
+  const float* data() const { return array_.data(); }
+
+ private:
+  AlignedArray<float> array_;
+  std::int64_t size_ = 0;
+};
+
 }  // namespace fastfed

@@ -36,7 +36,8 @@ _PLACE = re.compile(r"^client \d+ \(position (\d+)\)")  # what the engine's erro
 class Native:
     """Runs rounds of a module that `fastfed.program` can trace, on the CPU, in float32.
 
-    `threads`: how many clients train at once (default: torch's number); it never changes a result.
+    `threads`: how many clients train at once (default: torch's number); it never changes a result. `gram`: whether the
+    first layer is trained in its Gram form (docs/speed.md) wherever it can be, or never; by default, where it pays.
     """
 
     name = "native"
@@ -65,6 +66,7 @@ class Native:
                 f"module: the native engine computes in float32, not {self.program.packing.dtype}"
             )
         self.threads, self.examples = threads, examples
+        self.gram: bool | None = None
         self._examples = _engine_examples(examples)
         self._predicted = (examples, self._examples)  # the store of the last predictions
         self._module, self._heads = module, set[str | None]()  # what heads were asked for, and can be split at
@@ -167,6 +169,7 @@ class Native:
             "divide_by_steps": policy.divide_by_steps,
             "measure_cosine": work.measure_cosine,
             "cosine_includes_step": work.cosine_includes_step,
+            "gram": self.gram,
             "threads": self.threads,
             "lanes": (lanes.start, lanes.stop),
         }
