@@ -1,4 +1,5 @@
-// A client's whole local training on one thread, many clients at once: no Python inside, nothing stored per client.
+// A client's whole local training, many clients at once: no Python inside, nothing stored per client. A client is one
+// thread's work, but for large models of few clients.
 #pragma once
 
 #include <functional>
@@ -200,6 +201,8 @@ class Program {
   Size statistics() const { return statistics_; }
   Size vocabulary() const { return vocabulary_; }
   bool shares_params() const { return shares_params_; }
+  // Whether a batch is worth several threads.
+  bool is_large() const { return is_large_; }
 
  private:
   void plan(std::vector<Spec>& specs);
@@ -234,7 +237,7 @@ class Program {
   SparseWeight table_;                // the one whose moved rows can be tracked, if there is one
   int table_output_ = 0;              // the value that its layer makes
   Size vocabulary_ = 0;               // of the input's tokens
-  bool shares_params_ = false;
+  bool shares_params_ = false, is_large_ = false;
 
   std::mutex mutex_;
   // Kept from round to round: fresh memory costs a fault per page.

@@ -7,8 +7,9 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
-from .agreement import why_not
+from .agreement import Case, run, why_not
 
 pytestmark = pytest.mark.skipif(why_not("native") is not None, reason=str(why_not("native")))
 
@@ -95,3 +96,26 @@ def test_every_way_of_every_shape(level: str) -> None:
     assert len(lines) > 200
     for shape, *errors in lines:
         assert all(float(error) < 1e-5 for error in errors), (shape, errors)
+
+
+@pytest.mark.parametrize("clients", [1, 3])
+@pytest.mark.parametrize("rule", ["sgd", "momentum", "sm3"])
+def test_threads_that_share_a_client_give_the_bits_of_one(rule: str, clients: int) -> None:
+    """Fewer clients than threads of a large model: a batch, and the last, shorter one, are shared."""
+    sizes = torch.tensor([11, 0, 5][:clients])
+    asked = {
+        "offsets": torch.cat([torch.zeros(1, dtype=torch.int64), sizes.cumsum(0)]),
+        "rows": torch.arange(int(sizes.sum())),
+        "ids": torch.arange(clients),
+        "steps": torch.full((clients,), 3),
+        "batch_size": 9,
+        "keep_deltas": False,
+        "measure_cosine": False,
+    }
+    case = Case("wide pyramid", (rule,))
+    one, *others = (run(case, "native", threads=threads, **asked) for threads in (1, 2, 3, 7))
+    assert float(one.delta.norm()) > 0
+    for other in others:
+        assert torch.equal(one.delta, other.delta)
+        for name, value in one.scalars.items():
+            assert torch.equal(value.nan_to_num(-7), other.scalars[name].nan_to_num(-7)), name

@@ -37,8 +37,11 @@ class DirectConvolution : public Convolution {
     }
   }
 
+  void begin_backward(const Frame& f) const override {
+    if (wants()) turn_weight(param(f, 0), kept(f));
+  }
+
   void backward(const Frame& f, Size first, Size count) const override {
-    if (wants() && first == 0) turn_weight(param(f, 0), kept(f));
     for (Size e = first; e < first + count; ++e) {
       weight_gradient(f, e);
       bias_gradient(f, e, 1);

@@ -24,6 +24,7 @@ class Convolution : public Layer {
         run_(kernel_w_ * in().channels) {}
 
   std::vector<Size> param_sizes() const override { return {weight_size(), out().channels}; }
+  double multiplications() const override { return double(out().rows) * double(weight_size()); }
 
  protected:
   Size line() const { return padded_w_ * in().channels; }  // from row to row of the padded image
