@@ -8,7 +8,6 @@ import torch
 from .agreement import (
     BATCH_NORM_CASES,
     CASES,
-    WIDE_CASES,
     Case,
     assert_agrees,
     assert_close,
@@ -18,7 +17,7 @@ from .agreement import (
     run,
 )
 
-ALL = [*CASES, *BATCH_NORM_CASES, *WIDE_CASES]
+ALL = [*CASES, *BATCH_NORM_CASES]
 
 
 @executors("batched", "native")

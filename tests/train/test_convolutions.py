@@ -9,7 +9,7 @@ import sys
 import pytest
 import torch
 
-from .agreement import Case, run, why_not
+from .agreement import SIZES, Case, assert_close, run, why_not
 
 pytestmark = pytest.mark.skipif(why_not("native") is not None, reason=str(why_not("native")))
 
@@ -119,3 +119,17 @@ def test_threads_that_share_a_client_give_the_bits_of_one(rule: str, clients: in
         assert torch.equal(one.delta, other.delta)
         for name, value in one.scalars.items():
             assert torch.equal(value.nan_to_num(-7), other.scalars[name].nan_to_num(-7)), name
+
+
+@pytest.mark.parametrize("rule", ["sgd", "sgd corrected", "momentum", "adam", "sm3"])
+@pytest.mark.parametrize("kept", [False, True])
+def test_one_step_is_as_close_to_float64_as_that_of_a_plain_loop(rule: str, kept: bool) -> None:
+    """By the measure of the table of agreement: at most twice the error of `eager` in float32."""
+    asked = {"steps": torch.ones(len(SIZES), dtype=torch.int64), "keep_deltas": kept, "measure_cosine": kept}
+    case = Case("wide pyramid", (rule,))
+    got, plain, exact = (
+        run(case, executor, dtype, **asked)
+        for executor, dtype in (("native", torch.float32), ("eager", torch.float32), ("eager", torch.float64))
+    )
+    assert_close("delta", got.delta, plain.delta, exact.delta)
+    assert_close("delta_norm", *(outcome.scalars["delta_norm"] for outcome in (got, plain, exact)))

@@ -283,6 +283,8 @@ class WinogradConvolution : public Convolution {
 
 bool suits_winograd(const Spec& spec) {
   const auto is = [&](const char* name, Size value) { return spec.whole(name) == value; };
+  const Shape& image = spec.output_shape;
+  if (products_of(image, exact_tile().outputs) >= kTaps * image.rows) return false;
   return is("kernel_h", kWindow) && is("kernel_w", kWindow) && is("stride_h", 1) && is("stride_w", 1) &&
          spec.whole("pad_h") < kWindow && spec.whole("pad_w") < kWindow && spec.input_shapes[0].channels % kLane == 0 &&
          spec.output_shape.channels % kLane == 0;
