@@ -18,7 +18,7 @@ ROOT = Path(__file__).parent
 NATIVE = ("bind", "engine", "kernels", "simd")  # the parts of csrc/ that the extension is made of
 ABI = "csrc/abi/fastfed.cpp"  # with the kernels and the loops under them, the library for programs in C and C++
 LIBRARY = "libfastfed.so"
-NOT_IN_LIBRARY = ("products", "pools", "library")  # the engine's
+NOT_IN_LIBRARY = ("products", "pools", "winograd", "library")  # the engine's
 ALL_BINDINGS = "csrc/bind/all.cpp"
 IS_X86 = platform.machine().lower() in ("x86_64", "amd64")
 
@@ -30,11 +30,14 @@ SIMD_FLAGS = {
     "vector_loops_avx512.cpp": [*AVX512, "-mf16c", "-mprefer-vector-width=512"],
     "pools_avx2.cpp": ["-mavx2"],
     "pools_avx512.cpp": AVX512,
-    # Matrix products are another matter: there the fused multiply-add is half of the speed, and nothing but the engine
-    # uses them.
+    # Matrix products and Winograd's transforms are another matter: there the fused multiply-add is half of the speed,
+    # and nothing but the engine uses them.
     "products_scalar.cpp": ["-ffp-contract=fast"],
     "products_avx2.cpp": ["-ffp-contract=fast", "-mavx2", "-mfma"],
     "products_avx512.cpp": ["-ffp-contract=fast", *AVX512, "-mfma"],
+    "winograd_scalar.cpp": ["-ffp-contract=fast"],
+    "winograd_avx2.cpp": ["-ffp-contract=fast", "-mavx2", "-mfma"],
+    "winograd_avx512.cpp": ["-ffp-contract=fast", *AVX512, "-mfma"],
 }
 COMMON_FLAGS = [
     "-std=c++17", "-O3", "-g0", "-fopenmp", "-fvisibility=hidden", "-ffp-contract=off", "-fno-math-errno",

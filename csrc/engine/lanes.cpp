@@ -107,11 +107,18 @@ bool DeltaSum::first_touch(std::int32_t row) {
   return true;
 }
 
-double DeltaSum::add(float weight, float* x, const float* start, const RowMoves& moves) {
+double DeltaSum::add(float weight, float* x, const float* start, const RowMoves& moves, int threads) {
+  constexpr Size kPiece = Size(1) << 20;  // what a thread takes at a time of a large model
   double squares = 0;
   for_dense([&](Size begin, Size n) {
     const auto take = fresh_ ? take_delta<false> : take_delta<true>;
-    squares += take(n, weight, x + begin, start + begin, sum_.data() + begin);
+    std::vector<double> of_pieces(std::size_t((n + kPiece - 1) / kPiece));
+    for_tasks(Size(of_pieces.size()), threads, [&](Size piece, int) {
+      const Size at = begin + piece * kPiece;
+      of_pieces[std::size_t(piece)] =
+          take(std::min(kPiece, begin + n - at), weight, x + at, start + at, sum_.data() + at);
+    });
+    for (double part : of_pieces) squares += part;
   });
   if (tracks_) squares = add_rows_of(weight, x, start, moves, squares);
   fresh_ = false;

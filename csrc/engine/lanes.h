@@ -39,7 +39,7 @@ class DeltaSum {
   void clear();
   // Adds weight * (x - start), and brings x back to start, but for the rows of a tracked table, which are added as
   // `moves` says and left alone. Returns the sum of (x - start)^2.
-  double add(float weight, float* x, const float* start, const RowMoves& moves);
+  double add(float weight, float* x, const float* start, const RowMoves& moves, int threads);
   void add(const DeltaSum& other);
   // The sum of what begins at `begin`, within a row if that is in a tracked table; null: nothing was added.
   const float* at(Size begin) const;

@@ -41,6 +41,9 @@ bool is_by_example(const Spec& spec) {
   return is_large(spec.output_shape) || std::any_of(spec.input_shapes.begin(), spec.input_shapes.end(), is_large);
 }
 
+// Multiplications of an example from which on threads that share a batch save more than they wait for each other.
+constexpr double kManyProducts = 4e6;
+
 // Layers whose backward never looks at their own output: a relu may overwrite it.
 bool forgets_output(Op op) {
   return op == Op::kLinear || op == Op::kSparseLinear || op == Op::kConv2d || op == Op::kGroupNorm ||
@@ -58,6 +61,9 @@ Program::Program(std::vector<Shape> values, std::vector<Spec> specs, int output,
   plan(specs);
   for (Spec& spec : specs) layers_.push_back(make_layer(std::move(spec)));
   check_params();
+  const double products = std::accumulate(layers_.begin(), layers_.end(), 0.0,
+                                          [](double sum, const auto& layer) { return sum + layer->multiplications(); });
+  is_large_ = products >= kManyProducts;
 }
 
 Program::~Program() = default;
@@ -335,8 +341,7 @@ void Program::train(const Examples& examples, Round round, const Results& result
 
 // work(worker) on every thread, each with a worker of its own; what goes wrong is handed to `failed`.
 void Program::with_workers(int threads, Size batch, const std::function<void(Worker&)>& work, const Failed& failed) {
-#pragma omp parallel num_threads(threads)
-  {
+  const auto run = [&] {
     const LibraryOnOneThread alone;
     std::unique_ptr<Worker> worker;
     try {
@@ -346,7 +351,11 @@ void Program::with_workers(int threads, Size batch, const std::function<void(Wor
       failed(std::current_exception(), worker.get());
     }
     if (worker) give_back(std::move(worker));
-  }
+  };
+  // Alone without a region, so that those of layers are no inner ones, for which threads would be made every time.
+  if (threads == 1) return run();
+#pragma omp parallel num_threads(threads)
+  run();
 }
 
 void Program::train_in_engine_order(const Examples& examples, Round& round, const Results& results) {
@@ -362,8 +371,10 @@ void Program::train_in_engine_order(const Examples& examples, Round& round, cons
   round.interrupted = [&failure, asks = std::move(round.interrupted)] {
     return failure.happened() || (omp_get_thread_num() == 0 && asks && asks());
   };
+  // Large models of fewer clients than threads: client after client, each by all threads.
+  const bool shares = is_large_ && end - round.first_lane < round.threads;
   const auto work = [&](Worker& worker) {
-    worker.prepare(examples, round);
+    worker.prepare(examples, round, shares ? round.threads : 1);
     for (Size lane; (lane = next++) < end && !failure.happened();) {
       auto sum = tree.take();
       for (Size i = lane; i < round.clients; i += lanes) {
@@ -373,10 +384,10 @@ void Program::train_in_engine_order(const Examples& examples, Round& round, cons
       tree.finish(lane, std::move(sum));
     }
   };
-  with_workers(int(std::min<Size>(round.threads, end - round.first_lane)), round.batch_size, work,
-               [&](std::exception_ptr error, const Worker* worker) {
-                 failure.note(std::move(error), worker ? where(round, *worker) : "");
-               });
+  const int workers = shares ? 1 : int(std::min<Size>(round.threads, end - round.first_lane));
+  with_workers(workers, round.batch_size, work, [&](std::exception_ptr error, const Worker* worker) {
+    failure.note(std::move(error), worker ? where(round, *worker) : "");
+  });
   failure.raise();
   if (end - round.first_lane < lanes && tree.roots() != results.roots)
     throw std::invalid_argument("delta: these lanes have " + std::to_string(tree.roots()) + " roots");

@@ -1,4 +1,5 @@
-// A client's whole local training on one thread, many clients at once: no Python inside, nothing stored per client.
+// A client's whole local training, many clients at once: no Python inside, nothing stored per client. A client is one
+// thread's work, but for large models of few clients.
 #pragma once
 
 #include <functional>
@@ -203,6 +204,8 @@ class Program {
   Size statistics() const { return statistics_; }
   Size vocabulary() const { return vocabulary_; }
   bool shares_params() const { return shares_params_; }
+  // Whether a batch is worth several threads.
+  bool is_large() const { return is_large_; }
 
  private:
   void plan(std::vector<Spec>& specs);
@@ -239,7 +242,7 @@ class Program {
   int table_output_ = 0;              // the value that its layer makes
   FirstLayer first_layer_;            // the one that has a Gram form, if there is one
   Size vocabulary_ = 0;               // of the input's tokens
-  bool shares_params_ = false;
+  bool shares_params_ = false, is_large_ = false;
 
   std::mutex mutex_;
   // Kept from round to round: fresh memory costs a fault per page.

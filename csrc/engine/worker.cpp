@@ -1,11 +1,13 @@
 // Local training of one client on one thread.
 #include "engine/worker.h"
 
+#include <atomic>
 #include <cmath>
 #include <cstring>
 #include <limits>
 
 #include "engine/layers/contrast.h"
+#include "kernels/parallel.h"
 #include "simd/clones.h"
 #include "simd/loops.h"
 #include "simd/simd.h"
@@ -43,7 +45,8 @@ Worker::Worker(const Program& program, Size batch)
       arena_(0),
       x_(program.d()),
       grads_(program.d()),
-      statistics_(program.statistics()) {
+      statistics_(program.statistics()),
+      crew_(program) {
   const auto& values = program.values();
   const auto& layers = program.layers();
   slots_.resize(values.size());
@@ -67,17 +70,20 @@ Worker::Worker(const Program& program, Size batch)
     workspace = std::max(workspace, layers[l]->workspace_size(batch));
   }
   room(frame_.workspace, workspace);
+  crew_.size(workspace);
   arena_ = AlignedArray<float>(used);
   for (const auto& [pointer, offset] : places) *pointer = arena_.data() + offset;
   for (std::size_t v = 0; v < values.size(); ++v) slots_[v] = slots_[std::size_t(program.memory_of()[v])];
 
   for (int i = 0; i < kStateVectors; ++i) state_.emplace_back(0);
   state_sizes_.resize(kStateVectors, 0);
+  frame_.threads = 1;
   frame_.slots = slots_.data();
   frame_.kept = kept_.data();
 }
 
 void Worker::prepare(const Examples& examples, const float* params, const float* statistics) {
+  frame_.threads = 1;
   batches_.prepare(examples, frame_);
   loaded_ = uses_gram_ = false;
   frame_.params = const_cast<float*>(params);  // forward passes only read it
@@ -87,7 +93,8 @@ void Worker::prepare(const Examples& examples, const float* params, const float*
   frame_.dropout = nullptr;
 }
 
-void Worker::prepare(const Examples& examples, const Round& round) {
+void Worker::prepare(const Examples& examples, const Round& round, int threads) {
+  frame_.threads = threads;
   batches_.prepare(examples, round, frame_);
   inputs_change_ = examples.augment.asked();
   rows_.prepare(round.tracks, frame_);
@@ -146,11 +153,12 @@ void Worker::forward(std::size_t layers) {
     gram_.forward(batches_.places(), frame_.batch, bias, slots_[std::size_t(first.output)].data);
   }
   for (const auto& segment : program_.segments()) {
-    const Size calls = segment.by_example ? frame_.batch : 1, count = segment.by_example ? 1 : frame_.batch;
     const std::size_t end = std::min(segment.end, layers);
-    for (Size e = 0; e < calls; ++e)
-      for (std::size_t l = std::max(segment.begin, first_layer()); l < end; ++l)
-        program_.layers()[l]->forward(frame_, e, count);
+    const std::size_t begin = std::max(segment.begin, first_layer());
+    for (std::size_t l = begin; l < end; ++l) program_.layers()[l]->begin_forward(frame_);
+    crew_.call(segment, frame_, [&](const Frame& f, Size e, Size count) {
+      for (std::size_t l = begin; l < end; ++l) program_.layers()[l]->forward(f, e, count);
+    });
   }
 }
 
@@ -179,13 +187,16 @@ double Worker::backward(bool fused) {
   const std::size_t last = program_.layers().size() - 1;
   double added = 0;
   for (auto segment = segments.rbegin(); segment != segments.rend(); ++segment) {
-    const Size calls = segment->by_example ? frame_.batch : 1, count = segment->by_example ? 1 : frame_.batch;
     const std::size_t begin = std::max(segment->begin, first_layer());
-    for (Size e = 0; e < calls; ++e)
+    for (std::size_t l = begin; l < segment->end; ++l)
+      if (program_.active()[l]) program_.layers()[l]->begin_backward(frame_);
+    crew_.call(*segment, frame_, [&](const Frame& f, Size e, Size count) {
       for (std::size_t l = segment->end; l-- > begin;) {
-        if (program_.active()[l]) program_.layers()[l]->backward(frame_, e, count);
+        if (program_.active()[l]) program_.layers()[l]->backward(f, e, count);
         if (l == last) added = contrast();
       }
+    });
+    crew_.gather(*segment, frame_);
     if (fused && segment->by_example) apply_gathered(*segment);
   }
   if (uses_gram_) gram_bias(fused);
@@ -303,7 +314,7 @@ void Worker::rule_step(const Optimizer& o, double lr, double loss_value, Size be
                               &move_,       &lr,         &loss_value, o.counts_epochs ? &epoch : nullptr,
                               nullptr};
   const double grown = o.step_size == kDeltaSgd ? largest_growth(o, lr) : 0.0;
-  client_step<float>({o.formula, o.cover, o.step_size, o.numbers, vectors, scalars, &o.layout, 1});
+  client_step<float>({o.formula, o.cover, o.step_size, o.numbers, vectors, scalars, &o.layout, frame_.threads});
   if (o.step_size == kDeltaSgd) count_bound(o, grown);
 }
 
@@ -481,13 +492,20 @@ void Worker::take_own(float* moves) {
 }
 
 void Worker::restore() {
-  rows_.for_dense([&](Size begin, Size n) { copy(n, start_ + begin, x_.data() + begin); });
+  rows_.for_dense([&](Size begin, Size n) {
+    for_chunks(n, frame_.threads,
+               [&](Size at, Size count) { copy(count, start_ + begin + at, x_.data() + begin + at); });
+  });
 }
 
 // Whether no number of the delta can be infinite.
 bool Worker::is_moderate() const {
-  bool moderate = round_->start_is_moderate[std::size_t(start_index_of(position_))];
-  const auto look = [&](Size begin, Size n) { moderate = moderate && are_moderate(n, x_.data() + begin); };
+  std::atomic<bool> moderate{round_->start_is_moderate[std::size_t(start_index_of(position_))]};
+  const auto look = [&](Size begin, Size n) {
+    for_chunks(n, frame_.threads, [&](Size at, Size count) {
+      if (moderate && !are_moderate(count, x_.data() + begin + at)) moderate = false;
+    });
+  };
   rows_.pending() ? rows_.for_dense(look) : rows_.for_moved(look);
   return moderate;
 }
@@ -495,7 +513,9 @@ bool Worker::is_moderate() const {
 // Adds the client's delta to the sum, unless it is not finite, and brings x back to start; the delta's squares.
 double Worker::hand_over(double weight, DeltaSum& sum) {
   const double scale = round_->divide_by_steps ? 1.0 / double(step_) : 1.0;
-  const auto add = [&](double factor) { return sum.add(float(factor), x_.data(), start_, rows_.moves(frame_)); };
+  const auto add = [&](double factor) {
+    return sum.add(float(factor), x_.data(), start_, rows_.moves(frame_), frame_.threads);
+  };
   if (round_->clip == 0 && is_moderate()) return add(weight * scale);  // the usual case, in one pass
   if (rows_.pending()) rows_.apply(frame_, x_.data());
   const double squares = delta_squares();

@@ -1,9 +1,10 @@
-// One thread's half of the engine: the memory of one client at a time, and its local training.
+// The half of the engine that one client at a time has: its memory, and its local training.
 #pragma once
 
 #include <vector>
 
 #include "engine/batches.h"
+#include "engine/crew.h"
 #include "engine/lanes.h"
 #include "engine/layers/losses.h"
 #include "engine/program.h"
@@ -18,8 +19,8 @@ class Worker {
 
   Size batch() const { return batch_; }
 
-  // Before a round: room for what its optimizers keep.
-  void prepare(const Examples& examples, const Round& round);
+  // Before a round: room for what its optimizers keep; `threads` share the work of a client.
+  void prepare(const Examples& examples, const Round& round, int threads);
   // Trains the client at this position and adds its delta to `sum` with this weight, unless it is not finite.
   void train(Size position, double weight, const Results& results, DeltaSum& sum);
 
@@ -90,6 +91,7 @@ class Worker {
   AlignedArray<float> anchors_;  // the batch's features under the start model and under the previous one
   Size anchors_size_ = 0;
   Frame frame_{};
+  Crew crew_;
 
   // the client at work
   Size position_ = 0, step_ = 0, steps_ = 0;

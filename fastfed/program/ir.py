@@ -97,13 +97,19 @@ class Program:
         )
         return replace(self.packing, slots=tuple(slots))
 
-    def to_engine(self, x: Tensor, *, tables: bool = True) -> Tensor:
-        """The engine vector of packed `x` (d,) or (n, d); `x` itself if the layouts are the same.
+    @property
+    def moves(self) -> bool:
+        """Whether numbers have other places in engine vectors, but for the weights of sparse layers."""
+        return bool(self._moved(tables=False))
+
+    def to_engine(self, x: Tensor, *, tables: bool = True, out: Tensor | None = None) -> Tensor:
+        """The engine vector of packed `x` (d,) or (n, d); `x` itself if the layouts are the same. It may be written to
+        `out`, which is zero where no parameter lies.
 
         `tables=False` leaves the weights of sparse layers as torch has them: of the model that a round starts from and
         of the sum of deltas the engine turns them itself, on all threads.
         """
-        moved = self._rearrange(x, self.packing, self.engine_packing, self._moved(tables))
+        moved = self._rearrange(x, self.packing, self.engine_packing, self._moved(tables), out)
         return self._reordered(moved, self.columns)
 
     def from_engine(self, x: Tensor, *, tables: bool = True) -> Tensor:
@@ -150,14 +156,19 @@ class Program:
         return out
 
     @staticmethod
-    def _rearrange(x: Tensor, source: Packing, target: Packing, axes: Mapping[str, tuple[int, ...]]) -> Tensor:
+    def _rearrange(
+        x: Tensor, source: Packing, target: Packing, axes: Mapping[str, tuple[int, ...]], out: Tensor | None = None
+    ) -> Tensor:
         tensors = source.views(x)  # also refuses another size or dtype
         if not axes:
             return x
-        out = x.clone()
+        is_new = out is None
+        out = x.clone() if out is None else out
         batch = x.dim() - 1
         for name, place in target.views(out).items():
-            if name in axes:
+            if name not in axes and not is_new:
+                place.copy_(tensors[name])
+            elif name in axes:
                 place.copy_(tensors[name].permute(*range(batch), *(batch + axis for axis in axes[name])))
         return out
 

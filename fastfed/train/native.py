@@ -31,6 +31,7 @@ from .work import SCALARS, Outcome, RoundWork, empty_scalars
 extension.require_names("scalars", SCALARS, of="fastfed/train/work.py")
 
 _PLACE = re.compile(r"^client \d+ \(position (\d+)\)")  # what the engine's errors about a client begin with
+_IDLE = 2  # a start model and a sum of deltas
 
 
 class Native:
@@ -70,6 +71,7 @@ class Native:
         self._examples = _engine_examples(examples)
         self._predicted = (examples, self._examples)  # the store of the last predictions
         self._module, self._heads = module, set[str | None]()  # what heads were asked for, and can be split at
+        self._idle: list[Tensor] = []  # vectors (d,) in the engine's order, kept from round to round
         if split is not None:
             self._check_head(split.head)
         values, instructions = self.program.spec()
@@ -83,14 +85,30 @@ class Native:
         weights = policy_weights(work, steps_taken(work))
         results = self._train(work, weights)
         total = divided(results["delta"], rest(work, weights, results["refused"]))
-        return self._outcome(results, self.program.from_engine(total, tables=False))
+        outcome = self._outcome(results, self.program.from_engine(total, tables=False))
+        self._give_back(results["delta"])  # whose numbers have been moved elsewhere
+        return outcome
+
+    def _take_vector(self, like: Tensor) -> Tensor | None:
+        """A vector (d,) for numbers in the engine's order; fresh memory costs a fault per page."""
+        if not self.program.moves or like.dim() > 1:
+            return None
+        try:
+            return self._idle.pop()
+        except IndexError:
+            return torch.zeros_like(like)
+
+    def _give_back(self, vector: Tensor | None) -> None:
+        if self.program.moves and vector is not None and vector.dim() == 1 and len(self._idle) < _IDLE:
+            self._idle.append(vector)
 
     def deal(self, work: RoundWork) -> tuple[int, Tensor]:
         """In how many lanes a round is summed, and an order (clients,) int64 of its clients' positions, of which the
         i-th is in lane i modulo that number. Examples are not looked at, nor what vectors hold."""
         order = torch.empty(len(work), dtype=torch.int64)
         light = replace(work, corrections=None, contrast=None)  # the others are short
-        given = self._engine_work(light, torch.zeros(len(work), dtype=torch.float64))
+        start = work.start.contiguous()  # which nobody looks at
+        given = self._engine_work(light, torch.zeros(len(work), dtype=torch.float64), start)
         return self._core.deal(given, work.corrections is not None, order), order
 
     def run_lanes(self, work: RoundWork, lanes: range, roots: int) -> Outcome:
@@ -107,11 +125,14 @@ class Native:
             self._check_head(work.contrast.head)
         examples = fitting_examples(work, self.program.packing, self.examples)
         held = self._examples if examples is self.examples else _engine_examples(examples)
-        results = _empty_results(work, roots)
+        vector = self._take_vector(work.start)
+        start = self.program.to_engine(work.start, tables=False, out=vector).contiguous()
+        results = _empty_results(work, roots, None if lanes else self._take_vector(work.start))
         try:
-            self._core.train(held, self._engine_work(work, weights, lanes), results)
+            self._core.train(held, self._engine_work(work, weights, start, lanes), results)
         except RuntimeError as error:
             raise RuntimeError(_naming_the_client(str(error), work)) from None
+        self._give_back(vector)
         return results
 
     def _outcome(self, results: dict[str, Any], total: Tensor) -> Outcome:
@@ -140,7 +161,7 @@ class Native:
             program.check_head(self.program, head_of(self._module, asked))
             self._heads.add(asked)
 
-    def _engine_work(self, work: RoundWork, weights: Tensor, lanes: range = range(0)) -> dict[str, Any]:
+    def _engine_work(self, work: RoundWork, weights: Tensor, start: Tensor, lanes: range = range(0)) -> dict[str, Any]:
         policy = work.policy
         return {
             "ids": work.stream_ids,
@@ -149,7 +170,7 @@ class Native:
             "steps": work.steps.contiguous(),
             "seen": work.seen,
             "batch_size": work.batch_size,
-            "start": self.program.to_engine(work.start, tables=False).contiguous(),
+            "start": start,
             "start_index": work.start_index,
             "optimizers": [self._engine_optimizer(client, work) for client in work.optimizers],
             "optimizer_index": work.optimizer_index,
@@ -217,10 +238,11 @@ def _key(work: RoundWork, purpose: int) -> tuple[int, int]:
     return words.key0, words.key1
 
 
-def _empty_results(work: RoundWork, roots: int) -> dict[str, Any]:
+def _empty_results(work: RoundWork, roots: int, delta: Tensor | None) -> dict[str, Any]:
+    """Room for what a round leaves; `delta` (d,) for the sum of one that sums all of it."""
     clients, d = len(work), work.start.shape[-1]
     results: dict[str, Any] = dict(empty_scalars(clients))
-    results["delta"] = torch.empty(d) if roots == 1 else torch.empty(roots, d)
+    results["delta"] = torch.empty(roots, d) if roots > 1 else torch.empty(d) if delta is None else delta
     results["deltas"] = torch.empty(clients, d) if work.keep_deltas else None
     results["statistics"] = None if work.statistics is None else torch.empty(clients, work.statistics.shape[-1])
     results["own"] = None if work.own is None else torch.empty(clients, len(work.own))

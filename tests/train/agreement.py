@@ -255,6 +255,35 @@ BATCH_NORMS = {
     "normed twice": Task(NormedTwice, "cross_entropy", _vectors),
 }
 
+
+class WidePyramid(nn.Module):
+    """3x3 convolutions with as many channels as vectors have: on large images, on small ones, and on the smallest; so
+    many products that the native engine lets threads share a batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.wide = nn.Conv2d(3, 16, 3, padding=1), nn.Conv2d(16, 144, 3, padding=1)
+        self.back, self.norm = nn.Conv2d(144, 16, 3, padding=1, bias=False), nn.GroupNorm(2, 16)
+        self.down = nn.Conv2d(16, 32, 3, stride=2, bias=False)
+        self.small, self.low = nn.Conv2d(32, 32, 3, padding=1), nn.GroupNorm(4, 32)
+        self.head = nn.Linear(32, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.silu(self.stem(x))
+        x = x + self.norm(self.back(F.silu(self.wide(x))))
+        x = F.silu(self.down(x))
+        x = x + F.silu(self.low(self.small(x)))
+        return self.head(torch.flatten(F.adaptive_avg_pool2d(x, 1), 1))
+
+
+# Of the native engine's own tests (test_convolutions.py): one step says how well it convolves, several would say how
+# roundings grow.
+WIDE = {
+    "wide pyramid": Task(
+        WidePyramid, "cross_entropy", lambda g: Examples(_normal(g, ROWS, 3, 13, 12), _labels(g, 4, ROWS))
+    ),
+}
+
 # ---- cases ----------------------------------------------------------------------------------------------------------
 
 CORRECTED: dict[str, Any] = {"weight_decay": 0.05, "prox": 0.3, "clip": 0.7}
@@ -382,7 +411,7 @@ def examples_of(task: str) -> Examples:
 
 
 def _task(name: str) -> Task:
-    return TASKS[name] if name in TASKS else BATCH_NORMS[name]
+    return (TASKS | BATCH_NORMS | WIDE)[name]
 
 
 def work_of(case: Case, dtype: torch.dtype) -> RoundWork:
@@ -487,10 +516,12 @@ def executors(*names: str) -> Any:
     return pytest.mark.parametrize("executor", marked)
 
 
-def run(case: Case, executor: str, dtype: torch.dtype = torch.float32, **otherwise: Any) -> Outcome:
-    """The case's round, `otherwise` instead of what its work says."""
-    task = _task(case.task)
-    made = make(executor, module_of(case.task), task.loss, examples_of(case.task), reduction=task.reduction)
+def run(
+    case: Case, executor: str, dtype: torch.dtype = torch.float32, *, threads: int | None = None, **otherwise: Any
+) -> Outcome:
+    """The case's round on so many threads, `otherwise` instead of what its work says."""
+    task, given = _task(case.task), {} if threads is None else {"threads": threads}
+    made = make(executor, module_of(case.task), task.loss, examples_of(case.task), reduction=task.reduction, **given)
     return made.run(replace(work_of(case, dtype), **otherwise))
 
 

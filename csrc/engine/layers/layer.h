@@ -1,4 +1,4 @@
-// One layer of a local-training program: forward and backward of some examples of one client's batch, on one thread.
+// One layer of a local-training program: forward and backward of some examples of one client's batch.
 //
 // A value holds `rows` x `channels` numbers per example; an image has a row for each of its height x width pixels. A
 // layer is shared by all threads and never changes; everything that does lies in the thread's Frame.
@@ -127,6 +127,8 @@ struct Frame {
   float* statistics;
   bool by_batch, notes;
 
+  int threads;                 // that a layer called for the whole batch may share its work among
+  Size begin;                  // the first of the examples whose gradients are gathered here
   Size batch;                  // examples in this batch
   const Size* rows;            // their rows in the example store
   const std::int32_t* tokens;  // (batch, length), where the input is tokens
@@ -146,6 +148,9 @@ class Layer {
   Layer(const Layer&) = delete;
   Layer& operator=(const Layer&) = delete;
 
+  // Before the first example of a batch.
+  virtual void begin_forward(const Frame&) const {}
+  virtual void begin_backward(const Frame&) const {}
   // Works on examples [first, first + count) of the batch.
   virtual void forward(const Frame& frame, Size first, Size count) const = 0;
   virtual void backward(const Frame& frame, Size first, Size count) const = 0;
@@ -154,6 +159,8 @@ class Layer {
   virtual Size workspace_size(Size) const { return 0; }
   // The lengths of its parameters, in the order of spec().params; absent ones are ignored.
   virtual std::vector<Size> param_sizes() const { return {}; }
+  // The multiplications of an example's forward pass that threads can share.
+  virtual double multiplications() const { return 0.0; }
   // Where those of the running statistics end that it uses.
   virtual Size statistics_end() const { return 0; }
 
@@ -180,7 +187,7 @@ class Layer {
   Sink sink(const Frame& f, std::size_t param, Size first) const {
     const Size offset = spec_.params[param];
     if (f.fused && !spec_.by_example) return {f.params + offset, -f.lr, 1.0f};
-    return {f.grads + offset, 1.0f, spec_.shares_params || first > 0 ? 1.0f : 0.0f};
+    return {f.grads + offset, 1.0f, spec_.shares_params || first > f.begin ? 1.0f : 0.0f};
   }
 
  private:
