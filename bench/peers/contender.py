@@ -34,7 +34,7 @@ class Contender:
     ) -> None:
         self._patience = patience
         self._said = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed by `end`
-        shared = _environment(threads // len(environments))
+        shared = environment_of(threads // len(environments))
         self._processes = [self._start(command, {**shared, **own}) for own in environments]
         self._answers = [_listening(process) for process in self._processes]
         self.versions: dict[str, str] = {}
@@ -114,7 +114,7 @@ class Contender:
         return lines[-1] if lines else "without a word"
 
 
-def _environment(threads: int) -> dict[str, str]:
+def environment_of(threads: int) -> dict[str, str]:
     """This process's, with so many threads, and the folders that contenders are imported from."""
     package = Path(fastfed.__file__).parent
     kept = {name: value for name, value in os.environ.items() if name not in _WAITING}

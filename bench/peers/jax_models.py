@@ -96,7 +96,7 @@ def _recur(x: Array, of_input: Array, of_hidden: Array, bias: Array) -> Array:
 # ---- models
 
 
-def _dense(activation: Callable[[Array], Array], last: Callable[[Array], Array] = lambda x: x) -> Model:
+def dense_layers(activation: Callable[[Array], Array], last: Callable[[Array], Array] = lambda x: x) -> Model:
     """Dense layers with an activation between them, and `last` behind the last."""
 
     def model(p: Sequence[Array], x: Array) -> Array:
@@ -177,12 +177,12 @@ def _always(model: Model) -> Callable[[dict[str, Any]], Model]:
 
 
 _MODELS: dict[str, Callable[[dict[str, Any]], Model]] = {
-    "W1": _always(_dense(jax.nn.relu)),
-    "W2": _always(_dense(jax.nn.relu)),
-    "W2x5": _always(_dense(jax.nn.relu)),
+    "W1": _always(dense_layers(jax.nn.relu)),
+    "W2": _always(dense_layers(jax.nn.relu)),
+    "W2x5": _always(dense_layers(jax.nn.relu)),
     "W3": _always(_emnist_cnn),
     "LSTM": _always(_shakespeare),
     "ResNet10": _always(_resnet18),
-    "AE": _always(_dense(jax.nn.sigmoid, last=jax.nn.sigmoid)),
+    "AE": _always(dense_layers(jax.nn.sigmoid, last=jax.nn.sigmoid)),
     "ViT": lambda told: _vision_transformer(told["names"], told["heads"]),
 }

@@ -44,20 +44,28 @@ class Entrant:
 
     def missing(self, environments: Path) -> str:
         """Why its environment cannot be used; "" if it can."""
-        if not self.home:
-            return ""
-        home = environments / f".venv-{self.home}"
-        if (home / FAILED).exists():
-            return f"does not install: {(home / FAILED).read_text().strip()}"
-        return "" if (home / "bin" / "python").exists() else f"{home.name} is not there: make bench-peers"
+        return missing_home(self.home, environments)
 
     def start(self, variant: Variant, task: Path, threads: int, environments: Path) -> Contender:
         """Its processes, ready to be asked."""
-        python = str(environments / f".venv-{self.home}" / "bin" / "python") if self.home else sys.executable
-        command = [python, "-m", f"peers.in_{self.stem}", str(task)]
+        command = [python_of(self.home, environments), "-m", f"peers.in_{self.stem}", str(task)]
         command += [str(number) for number in (variant.clients, threads, variant.chunk)]
         processes = variant.chunk if self.ranks else 1
         return Contender(command, self.meeting(processes), threads)
+
+
+def python_of(home: str, environments: Path) -> str:
+    """The interpreter of `.venv-<home>`; FastFed's own for ""."""
+    return str(environments / f".venv-{home}" / "bin" / "python") if home else sys.executable
+
+
+def missing_home(home: str, environments: Path) -> str:
+    """Why that interpreter cannot be used; "" if it can."""
+    folder = environments / f".venv-{home}"
+    if home and (folder / FAILED).exists():
+        return f"does not install: {(folder / FAILED).read_text().strip()}"
+    there = not home or (folder / "bin" / "python").exists()
+    return "" if there else f"{folder.name} is not there: make bench-peers"
 
 
 def home_of_environments() -> Path:

@@ -33,8 +33,9 @@ def save(rows: Sequence[PeerRow], path: Path) -> None:
         speeds = [row.updates_per_second or 0.0 for row in those]
         axes.barh(places, speeds, height=height, color=colour, label=peer)
         for place, speed, row in zip(places, speeds, those, strict=True):
-            words = {"xytext": (4, 0), "textcoords": "offset points", "va": "center", "fontsize": 8}
-            axes.annotate(_label(row), (speed, place), **words)
+            axes.annotate(
+                _label(row), (speed, place), xytext=(4, 0), textcoords="offset points", va="center", fontsize=8
+            )
     every = [row.updates_per_second or 1.0 for row in timed]
     axes.set_xscale("log")
     axes.set_xlim(min(every) / 3, max(every) * 6)  # room for the words behind the bars

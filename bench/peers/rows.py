@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import statistics
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -54,3 +56,37 @@ class PeerRow:
 
     def as_dict(self) -> dict[str, Any]:
         return {**asdict(self), "updates_per_second": self.updates_per_second, "compiling": self.compiling}
+
+
+@dataclass(frozen=True)
+class WholeRow:
+    """One framework on one whole task.
+
+    `median`, `p20`, `p80`: seconds from its process's start to the accuracy, which it had after `rounds` rounds; None
+    where it was `skipped`, for the reason given there. `ratio`: how many times as long as FastFed it took.
+    """
+
+    task: str
+    peer: str
+    target: float
+    median: float | None
+    p20: float | None
+    p80: float | None
+    turns: int
+    rounds: int
+    accuracy: float
+    ratio: float | None
+    skipped: str
+    threads: int
+    machine: str
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def summary(seconds: Sequence[float]) -> tuple[float, float, float]:
+    """The median, and the 20th and 80th percentile."""
+    if len(seconds) == 1:
+        return (seconds[0],) * 3
+    p20, *_, p80 = statistics.quantiles(seconds, n=5, method="inclusive")
+    return statistics.median(seconds), p20, p80

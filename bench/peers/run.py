@@ -23,7 +23,9 @@ from ..rounds.workloads import PEERED, Workload
 from .contender import Contender, ContenderFailed
 from .handing import hand_over, read_model
 from .line_up import ENTRANTS, OURS, Entrant, Variant, home_of_environments
-from .rows import PeerRow
+from .rows import PeerRow, WholeRow, summary
+from .tasks import WHOLE_TASKS
+from .whole_tasks import run_whole
 
 SLICE = 0.5  # seconds: a turn repeats rounds that are shorter
 
@@ -32,7 +34,10 @@ Tell = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Plan:
-    """What to run: names of workloads and of peers, the scale of cohorts, turns, threads, where environments are."""
+    """What to run: names of workloads (or whole tasks) and of peers, the scale of cohorts, turns, threads.
+
+    `environments` has the folders `.venv-...`, `data` the real files of whole tasks.
+    """
 
     workloads: tuple[str, ...]
     peers: tuple[str, ...]
@@ -40,6 +45,7 @@ class Plan:
     turns: int = 5
     threads: int = 2
     environments: Path = field(default_factory=home_of_environments)
+    data: Path = field(default_factory=lambda: home_of_environments().parent / "shared" / "data")
 
     @property
     def bouts(self) -> int:
@@ -47,9 +53,17 @@ class Plan:
         return len(self.workloads)
 
 
+@dataclass(frozen=True)
+class Results:
+    """All that a run measured."""
+
+    rows: list[PeerRow] = field(default_factory=list)
+    whole: list[WholeRow] = field(default_factory=list)
+
+
 def choose_workloads(patterns: Sequence[str]) -> tuple[str, ...]:
-    """The workloads that match any of the patterns (shell style, "W*"), in the table's order."""
-    return choose(patterns, PEERED)
+    """The workloads and whole tasks that match any of the patterns (shell style, "W*"), in the table's order."""
+    return choose(patterns, (*PEERED, *WHOLE_TASKS))
 
 
 def choose_peers(patterns: Sequence[str]) -> tuple[str, ...]:
@@ -57,21 +71,27 @@ def choose_peers(patterns: Sequence[str]) -> tuple[str, ...]:
     return choose(patterns, ENTRANTS)
 
 
-def run(plan: Plan, tell: Tell = lambda line: None) -> list[PeerRow]:
+def run(plan: Plan, tell: Tell = lambda line: None) -> Results:
     """Everything that the plan asks for; `tell` hears of every workload before it starts."""
-    rows: list[PeerRow] = []
+    found = Results()
     with _on_cores(plan.threads):
         for name in plan.workloads:
+            if name in WHOLE_TASKS:
+                tell(f"{name}: {WHOLE_TASKS[name].words}")
+                found.whole.extend(run_whole(WHOLE_TASKS[name], plan))
+                continue
             tell(f"{name}: {PEERED[name].words}")
             with tempfile.TemporaryDirectory() as folder, ExitStack() as running:
-                rows += _Bout(PEERED[name], plan, Path(folder), running).rows()
-    return rows
+                found.rows.extend(_Bout(PEERED[name], plan, Path(folder), running).rows())
+    return found
 
 
-def save(rows: Sequence[PeerRow], path: Path) -> None:
-    """Writes all measurements as JSON: a list of flat objects."""
+def save(results: Results, path: Path) -> None:
+    """Writes all measurements as JSON: lists of flat objects under "rows" and "whole"."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps([row.as_dict() for row in rows], indent=1) + "\n")
+    path.write_text(
+        json.dumps({name: [row.as_dict() for row in rows] for name, rows in vars(results).items()}, indent=1)
+    )
 
 
 @contextmanager
@@ -195,7 +215,6 @@ class _Bout:
         contender.run(1)
         moved.append(self._change(contender))
         contender.begin(None)
-        contender.run(1)  # what is done once is done
         if entrant is OURS:
             self._moved[variant.clients] = moved
         apart = [
@@ -221,7 +240,7 @@ class _Bout:
     def _row(self, name: str, one: _Ready | _Refused, speed: float | None, others: float | None) -> PeerRow:
         ready = one if isinstance(one, _Ready) else None
         refused = one if isinstance(one, _Refused) else None
-        median, p20, p80 = _summary(ready.seconds) if ready else (None, None, None)
+        median, p20, p80 = summary(ready.seconds) if ready else (None, None, None)
         timed = ready.variant.clients if ready else 0
         return PeerRow(
             workload=self.workload.name,
@@ -257,11 +276,3 @@ def _sentence(error: Exception) -> str:
 
 def _words(versions: Mapping[str, str]) -> str:
     return ", ".join(f"{name} {version}" for name, version in versions.items())
-
-
-def _summary(seconds: Sequence[float]) -> tuple[float, float, float]:
-    """The median, and the 20th and 80th percentile."""
-    if len(seconds) == 1:
-        return (seconds[0],) * 3
-    p20, *_, p80 = statistics.quantiles(seconds, n=5, method="inclusive")
-    return statistics.median(seconds), p20, p80

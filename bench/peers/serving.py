@@ -98,15 +98,15 @@ def save_arrays(path: Path, arrays: Sequence[np.ndarray]) -> None:
 
 def serve(make: Callable[[Task], Trainer], versions: Mapping[str, str]) -> None:
     """Answers the lines of standard input until it ends; `versions` are told first."""
-    answers = _own_output()
+    answers = own_output()
     try:
         trainer = make(Task.of_command())
-        _answer(answers, {"versions": dict(versions)})
+        answer(answers, {"versions": dict(versions)})
         for line in sys.stdin:
-            _answer(answers, _carried_out(trainer, json.loads(line)))
+            answer(answers, _carried_out(trainer, json.loads(line)))
     except Exception as error:
         traceback.print_exc()
-        _answer(answers, {"error": f"{type(error).__name__}: {error}".splitlines()[0]})
+        answer(answers, {"error": f"{type(error).__name__}: {error}".splitlines()[0]})
         sys.exit(1)
 
 
@@ -124,13 +124,13 @@ def _carried_out(trainer: Trainer, asked: Mapping[str, Any]) -> dict[str, Any]:
     return {"seconds": time.perf_counter() - begun}
 
 
-def _own_output() -> IO[str]:
+def own_output() -> IO[str]:
     """Standard output for answers alone: what a framework prints goes to standard error instead."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     return answers
 
 
-def _answer(answers: IO[str], told: Mapping[str, Any]) -> None:
+def answer(answers: IO[str], told: Mapping[str, Any]) -> None:
     answers.write(json.dumps(told) + "\n")
     answers.flush()

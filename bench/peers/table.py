@@ -8,7 +8,7 @@ from rich.table import Table
 
 from ..common.neighbours import TOLERABLE
 from ..rounds.rows import FASTFED
-from .rows import PeerRow
+from .rows import PeerRow, WholeRow
 
 _NONE = "-"
 _CAPTION = (
@@ -51,9 +51,29 @@ def _cells(row: PeerRow) -> tuple[str, ...]:
     )
 
 
-def skipped(rows: Sequence[PeerRow]) -> list[str]:
+def whole(rows: Sequence[WholeRow]) -> Table:
+    """One line per whole task and framework."""
+    table = Table(title="Whole tasks", caption="seconds from a process's start until the test accuracy is there")
+    for name in ("task", "framework"):
+        table.add_column(name, no_wrap=True)
+    for name in ("seconds", "spread", "rounds", "accuracy", "ratio"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for row in rows:
+        table.add_row(row.task, row.peer, *_whole_cells(row))
+    return table
+
+
+def _whole_cells(row: WholeRow) -> tuple[str, ...]:
+    if row.median is None or row.p20 is None or row.p80 is None:
+        return ("not run",)
+    ratio = _NONE if row.ratio is None or row.peer == FASTFED else f"{row.ratio:.2f}x"
+    return (f"{row.median:.2f}", f"{row.p20:.2f} to {row.p80:.2f}", f"{row.rounds}", f"{row.accuracy:.4f}", ratio)
+
+
+def skipped(rows: Sequence[PeerRow], whole: Sequence[WholeRow] = ()) -> list[str]:
     """A sentence for everybody who did not run."""
-    return [f"{row.workload}, {row.peer}: not run, {row.skipped}" for row in rows if row.skipped]
+    of = [(row.workload, row.peer, row.skipped) for row in rows] + [(row.task, row.peer, row.skipped) for row in whole]
+    return [f"{what}, {peer}: not run, {reason}" for what, peer, reason in of if reason]
 
 
 def disturbed(rows: Sequence[PeerRow]) -> list[str]:

@@ -15,9 +15,22 @@ import torch
 from torch import Tensor
 from typer.testing import CliRunner
 
+import fastfed as ff
 from fastfed import models
 from fastfed.app import cli
-from fastfed.bench.peers import contender, handing, line_up, plot, run, table, targets
+from fastfed.bench.peers import (
+    contender,
+    handing,
+    line_up,
+    plot,
+    run,
+    table,
+    targets,
+    tasks,
+    whole,
+    whole_plain,
+    whole_tasks,
+)
 from fastfed.bench.peers.contender import Contender, ContenderFailed
 from fastfed.bench.peers.line_up import ENTRANTS, Entrant, Variant
 from fastfed.bench.peers.rounds import LOSSES
@@ -89,7 +102,7 @@ def test_nobody_waits_for_ever() -> None:
 
 def test_contenders_wait_as_they_do_by_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_WAIT_POLICY", "passive")
-    given = contender._environment(3)
+    given = contender.environment_of(3)
     assert "OMP_WAIT_POLICY" not in given
     assert given["OMP_NUM_THREADS"] == "3"
 
@@ -157,7 +170,7 @@ class Made(Contender):
 
     def run(self, rounds: int) -> float:
         self.asked += 1
-        if self.fails and self.asked > 4:
+        if self.fails and self.asked > 3:
             raise ContenderFailed(self.fails)
         self.x += rounds * self.move * self.steps
         return rounds * self.seconds * (self.variant.chunk or 1) + (9.0 if self.asked == 1 else 0.0)
@@ -196,7 +209,7 @@ def line(monkeypatch: pytest.MonkeyPatch) -> dict[str, Entrant]:
 def test_only_who_agrees_is_timed_and_the_quickest_way_counts(line: dict[str, Entrant], tmp_path: Path) -> None:
     plan = run.Plan(("W1",), tuple(line), scale=0.004, turns=3, threads=1, environments=tmp_path)
     told: list[str] = []
-    ours, fine, other, broken, absent = run.run(plan, told.append)
+    ours, fine, other, broken, absent = run.run(plan, told.append).rows
     assert told == ["W1: softmax regression 784-10"]
     assert (ours.median, ours.timed, ours.first, ours.compiling, ours.ratio) == (0.5, 4, 9.5, 9.0, 1.0)
     assert (fine.side_by_side, fine.median, fine.timed, fine.loops) == ("one", 1.0, 2, 1)
@@ -221,7 +234,7 @@ def test_a_workload_that_fastfed_cannot_run_is_skipped(monkeypatch: pytest.Monke
         raise LookupError("fastfed.models has no 'small_vit'")
 
     monkeypatch.setitem(PEERED, "W1", small(module=nothing))
-    (only,) = run.run(run.Plan(("W1",), ("fine",), scale=0.004, turns=1, threads=1))
+    (only,) = run.run(run.Plan(("W1",), ("fine",), scale=0.004, turns=1, threads=1)).rows
     assert (only.peer, only.skipped) == ("fastfed", "fastfed.models has no 'small_vit'")
 
 
@@ -236,7 +249,7 @@ def test_the_command_tells_everything_and_fails_where_models_differ(
     assert "another model than FastFed's, so not timed: W1, other" in said.stderr
     for words in ("fine, one", "2 of 4", "4.00x", "disagrees", "W1, absent: not run, .venv-absent is not there: make"):
         assert words in said.stdout
-    saved = json.loads((tmp_path / "new" / "p.json").read_text())
+    saved = json.loads((tmp_path / "new" / "p.json").read_text())["rows"]
     assert [one["peer"] for one in saved] == ["fastfed", *line]
     assert saved[1]["updates_per_second"] == 2.0
     assert (tmp_path / "p.png").read_bytes().startswith(b"\x89PNG")
@@ -290,6 +303,79 @@ def test_a_row_of_the_table() -> None:
 def test_nothing_to_draw_is_said(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="nothing was timed"):
         plot.save([row(median=None)], tmp_path / "p.png")
+
+
+# ---- whole tasks ----------------------------------------------------------------------------------------------------
+
+
+DIGITS = replace(tasks.WHOLE_TASKS["digits"], rounds=2, every=1, cohort=3, target=0.2)
+
+
+def test_a_whole_task_is_the_same_for_a_simulation_and_the_plain_loop(tmp_path: Path) -> None:
+    """The visits that are handed over are FastFed's own: both have one model after two rounds."""
+    whole_tasks.hand_over(DIGITS, tmp_path, tmp_path / "task")
+    task = whole.WholeTask(tmp_path / "task", threads=1)
+    learner = whole_plain.PlainLearner(task)
+    for visits in task.rounds():
+        assert [[len(rows) for rows in visit.batches] for visit in visits] == [[10, 4, 10, 4]] * 3
+        assert {visit.examples for visit in visits} == {14}
+        learner.learn(visits)
+    sim = ff.Simulation(
+        DIGITS.module(),
+        DIGITS.fed(tmp_path),
+        client=ff.clients.SGD(lr=0.1),
+        cohort=task.array("cohorts").tolist(),
+        epochs=2,
+        batch_size=10,
+        seed=tasks.SEED,
+        threads=1,
+    )
+    sim.step()
+    sim.step()
+    torch.testing.assert_close(sim.packing.pack(learner.module), sim.params, rtol=1e-4, atol=1e-6)
+    assert learner.accuracy() == pytest.approx(sim.evaluate()["test_accuracy"])
+
+
+def test_a_task_ends_where_the_accuracy_is(tmp_path: Path) -> None:
+    class Learner:
+        def __init__(self) -> None:
+            self.rounds = 0
+
+        def learn(self, visits: Sequence[whole.Visit]) -> None:
+            self.rounds += 1
+
+        def accuracy(self) -> float:
+            return 0.1 * self.rounds
+
+    whole_tasks.hand_over(replace(DIGITS, rounds=5, every=2, target=0.35), tmp_path, tmp_path)
+    assert whole._reached(whole.WholeTask(tmp_path, 1), Learner()) == (4, pytest.approx(0.4))
+    whole_tasks.hand_over(replace(DIGITS, rounds=5, every=2, target=0.7), tmp_path, tmp_path)
+    with pytest.raises(RuntimeError, match=r"0\.400 after all rounds, not 0\.7"):
+        whole._reached(whole.WholeTask(tmp_path, 1), Learner())
+
+
+def test_whole_tasks_take_turns(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    seconds = {"fastfed": [1.0, 3.0, 2.0], "plain": [8.0, 8.0, 9.0]}
+    asked: list[str] = []
+
+    def once(name: str, home: str, task: Path, threads: int, environments: Path) -> whole_tasks._Done:
+        asked.append(name)
+        return whole_tasks._Done(seconds[name][(len(asked) - 1) // 2], 60, 0.955)
+
+    monkeypatch.setattr(whole_tasks, "_once", once)
+    monkeypatch.setattr(run, "WHOLE_TASKS", {"digits": DIGITS})
+    plan = run.Plan(("digits",), ("pfl", "plain"), turns=3, threads=1, environments=tmp_path)
+    found = {row.peer: row for row in run.run(plan).whole}
+    assert asked == ["fastfed", "plain"] * 3
+    assert (found["fastfed"].median, found["plain"].median, found["plain"].ratio) == (2.0, 8.0, 4.0)
+    assert found["pfl"].skipped == ".venv-pfl is not there: make bench-peers"
+    assert table._whole_cells(found["plain"]) == ("8.00", "8.00 to 8.60", "60", "0.9550", "4.00x")
+
+
+def test_real_files_that_are_not_there_are_told(tmp_path: Path) -> None:
+    plan = run.Plan(("writers",), ("plain",), turns=1, threads=1, data=tmp_path)
+    (only,) = run.run(plan).whole
+    assert "qmnist_writers: no such directory" in only.skipped
 
 
 # ---- models for JAX -------------------------------------------------------------------------------------------------

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from ...bench.common.place import Place
     from ...bench.kernels.rows import Row
     from ...bench.kernels.run import Plan
-    from ...bench.peers.rows import PeerRow
     from ...bench.peers.run import Plan as PeersPlan
+    from ...bench.peers.run import Results as PeersResults
     from ...bench.rounds.rows import RoundRow
     from ...bench.rounds.run import Plan as RoundsPlan
     from ...bench.rounds.run import Results
@@ -224,6 +224,7 @@ def peers(
     environments: Annotated[
         Path | None, typer.Option(help="Where .venv-pfl and the others are. Default: where make bench-peers puts them.")
     ] = None,
+    data: Annotated[Path | None, typer.Option(help="Real files: qmnist_writers/ and mnist/ are in it.")] = None,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write all measurements as JSON rows.")] = None,
     plot: Plot = None,
 ) -> None:
@@ -234,33 +235,40 @@ def peers(
     take turns. Who does not install or does not run is told with its reason.
 
     Workloads: W1 softmax regression, W2 MLP, W2x5 the same for 5 epochs, W3 EMNIST CNN, LSTM Shakespeare, ResNet10
-    ResNet-18 with group norm, AE EMNIST autoencoder, ViT a small vision transformer.
+    ResNet-18 with group norm, AE EMNIST autoencoder, ViT a small vision transformer. Whole tasks, in seconds from a
+    process's start to an accuracy: digits, writers (QMNIST's).
 
     Example: fastfed bench peers --workloads W1,W2 --peers pfl,plain --json out/peers.json --plot out/peers.png
     """
-    plan = _peers_plan(workloads, names, scale, turns, threads, environments)
+    plan = _peers_plan(workloads, names, scale, turns, threads, environments, data)
     from ...bench.peers import run as peer_bench
 
     shown = console()
     with told_plainly(RuntimeError, MemoryError, OSError, ValueError):
         with bouts(shown, plan.bouts) as tell:
-            rows = peer_bench.run(plan, tell)
-        _show_peers(rows, shown)
+            results = peer_bench.run(plan, tell)
+        _show_peers(results, shown)
         if json_file is not None:
-            peer_bench.save(rows, json_file)
+            peer_bench.save(results, json_file)
             shown.print(f"Rows: {json_file}")
         if plot is not None:
             from ...bench.peers import plot as peer_plot
 
-            peer_plot.save(rows, plot)
+            peer_plot.save(results.rows, plot)
             shown.print(f"Picture: {plot}")
-    apart = [f"{row.workload}, {row.peer}" for row in rows if row.disagrees]
+    apart = [f"{row.workload}, {row.peer}" for row in results.rows if row.disagrees]
     if apart:
         raise CommandError(f"another model than FastFed's, so not timed: {'; '.join(apart)}")
 
 
 def _peers_plan(
-    workloads: str, names: str, scale: float, turns: int, threads: int | None, environments: Path | None
+    workloads: str,
+    names: str,
+    scale: float,
+    turns: int,
+    threads: int | None,
+    environments: Path | None,
+    data: Path | None,
 ) -> PeersPlan:
     import torch
 
@@ -274,18 +282,23 @@ def _peers_plan(
         frameworks = peer_bench.choose_peers([part.strip() for part in names.split(",")])
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--peers") from None
-    elsewhere = {} if environments is None else {"environments": environments}
+    given = {"environments": environments, "data": data}
+    elsewhere = {name: place for name, place in given.items() if place is not None}
     return peer_bench.Plan(chosen, frameworks, scale, turns, threads or torch.get_num_threads(), **elsewhere)
 
 
-def _show_peers(rows: list[PeerRow], shown: Console) -> None:
+def _show_peers(results: PeersResults, shown: Console) -> None:
     from ...bench.peers import table, targets
     from ...bench.rounds.table import verdicts
 
-    shown.print(table.frameworks(rows))
-    for sentence in (*table.skipped(rows), *table.disturbed(rows)):
+    if results.rows:
+        shown.print(table.frameworks(results.rows))
+    if results.whole:
+        shown.print(table.whole(results.whole))
+    for sentence in (*table.skipped(results.rows, results.whole), *table.disturbed(results.rows)):
         shown.print(sentence, highlight=False, soft_wrap=True, markup=False)
-    judged = targets.judge(rows)
+    judged = targets.judge(results.rows)
     if judged:
         shown.print(verdicts(judged))
-    shown.print(f"{rows[0].machine}; {rows[0].threads} threads; {table.versions(rows)}", highlight=False)
+    first = (*results.rows, *results.whole)[0]
+    shown.print(f"{first.machine}; {first.threads} threads; {table.versions(results.rows)}", highlight=False)
