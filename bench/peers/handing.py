@@ -68,4 +68,5 @@ def _dense(store: Inputs) -> np.ndarray:
 
 def _heads(module: nn.Module) -> int:
     """How many heads the attention of a module has: not to be seen in its parameters."""
-    return next((int(part.heads) for part in module.modules() if hasattr(part, "heads")), 0)
+    found = [getattr(part, "heads", 0) for part in module.modules()]
+    return max(int(heads) for heads in found)

@@ -92,8 +92,9 @@ class Task:
 
 def save_arrays(path: Path, arrays: Sequence[np.ndarray]) -> None:
     """A model as a file: its arrays by their places."""
+    named: dict[str, Any] = {str(place): array for place, array in enumerate(arrays)}
     with path.open("wb") as out:
-        np.savez(out, **{str(place): array for place, array in enumerate(arrays)})
+        np.savez(out, **named)
 
 
 def serve(make: Callable[[Task], Trainer], versions: Mapping[str, str]) -> None:

@@ -85,6 +85,13 @@ def disturbed(rows: Sequence[PeerRow]) -> list[str]:
     ]
 
 
+def place(rows: Sequence[PeerRow], whole: Sequence[WholeRow]) -> str:
+    """The machine, the threads, and what was timed."""
+    where = [(row.machine, row.threads) for row in rows] + [(row.machine, row.threads) for row in whole]
+    machine, threads = where[0]
+    return "; ".join(part for part in (machine, f"{threads} threads", versions(rows)) if part)
+
+
 def versions(rows: Sequence[PeerRow]) -> str:
     """What was timed, once each."""
     found = dict.fromkeys(part for row in rows for part in row.versions.split(", ") if part)

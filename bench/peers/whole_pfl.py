@@ -53,7 +53,8 @@ class _Cohort(FederatedDatasetBase):
 
     def __init__(self, inputs: Tensor, targets: Tensor) -> None:
         super().__init__()
-        self.sides, self.visits = (inputs, targets), []
+        self.sides = inputs, targets
+        self.visits: list[Visit] = []
 
     def get_cohort(self, cohort_size: int) -> Iterator[tuple[Dataset, int]]:
         for place, visit in enumerate(self.visits):

@@ -39,6 +39,7 @@ def hand_over(whole: Whole, data: Path, folder: Path) -> None:
     packing = Packing.of(module)
     folder.mkdir(parents=True, exist_ok=True)
     inputs, targets = fed.examples.batch(torch.arange(len(fed.examples)))
+    assert fed.test is not None
     test_inputs, test_targets = fed.test.batch(torch.arange(len(fed.test)))
     cohorts = [_cohort(len(fed), whole.cohort, round) for round in range(whole.rounds)]
     orders, counts = zip(*(_orders(whole, fed, torch.from_numpy(c), r) for r, c in enumerate(cohorts)), strict=True)

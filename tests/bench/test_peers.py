@@ -295,6 +295,7 @@ def test_verdicts_are_honest() -> None:
 def test_a_row_of_the_table() -> None:
     assert table._cells(row()) == ("1,000 of 1,000", "1,000", "-20% +11%", "0.50 s", "46.00x", "1e-06")
     assert table.versions([row(), row(versions="torch 2, jax 1")]) == "pfl 0.6, torch 2, jax 1"
+    assert table.place([row()], []) == "a machine; 2 threads; pfl 0.6, torch 2"
     assert table.disturbed([row(peer="fastfed", busy=0.6), row()]) == [
         "W1: others used 60% of the machine, so these ratios say little"
     ]

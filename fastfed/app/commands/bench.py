@@ -300,5 +300,4 @@ def _show_peers(results: PeersResults, shown: Console) -> None:
     judged = targets.judge(results.rows)
     if judged:
         shown.print(verdicts(judged))
-    first = (*results.rows, *results.whole)[0]
-    shown.print(f"{first.machine}; {first.threads} threads; {table.versions(results.rows)}", highlight=False)
+    shown.print(table.place(results.rows, results.whole), highlight=False)
