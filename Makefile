@@ -13,7 +13,7 @@ NATIVE := setup.py $(NATIVE_SOURCES)
 # Where a compiler is, a failing build must stop us: otherwise the C++ backend would silently go untested.
 export FASTFED_REQUIRE_EXTENSION ?= $(if $(shell command -v $(CXX) 2>/dev/null),1,)
 
-.PHONY: help run test device-proof host-proof ranks-proof rule-proof integrations-proof wheel bench gpu lint style types clean
+.PHONY: help run test device-proof host-proof ranks-proof rule-proof integrations-proof wheel bench bench-peers gpu lint style types clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -67,6 +67,10 @@ bench: $(VENV)/.built ## time every kernel and whole rounds beside their peers
 	$(BIN)/fastfed bench kernels --json out/kernels.json --plot out/kernels.png
 	$(BIN)/fastfed bench rounds --json out/rounds.json --plot out/rounds.png
 
+# Each framework in an environment of its own. One that does not install keeps nobody from being measured: the table says why.
+bench-peers: $(VENV)/.built .venv-flower/.made .venv-pfl/.made .venv-fedjax/.made .venv-blazefl/.made ## time whole rounds beside fedjax, pfl, Flower and others
+	$(BIN)/fastfed bench peers --json out/peers.json --plot out/peers.png
+
 # On a machine with a CUDA device; elsewhere the first command says what is missing. What fails after that does not keep
 # the rest from being measured: the report names it, and is then the failure.
 gpu: export FASTFED_DEVICE = cuda
@@ -91,13 +95,20 @@ types: $(VENV)/.built
 	$(BIN)/mypy -p fastfed
 
 clean: ## remove .venv and everything that was built
-	rm -rf $(VENV) .venv-flower .venv-pfl build dist out *.egg-info fastfed/*.so .mypy_cache .pytest_cache .ruff_cache .benchmarks .hypothesis
+	rm -rf $(VENV) .venv-flower .venv-pfl .venv-fedjax .venv-blazefl build dist out *.egg-info fastfed/*.so .mypy_cache .pytest_cache .ruff_cache .benchmarks .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .venv-%/.made: $(VENV)/.built pyproject.toml
 	$(PYTHON) -m venv .venv-$*
 	@$(BIN)/python .ci/requirements.py host-test $* > .venv-$*/requirements.txt
 	.venv-$*/bin/pip install --quiet --no-compile torch==2.13.0 -r .venv-$*/requirements.txt
+	@touch $@
+
+# Frameworks that share nothing with FastFed; `failed` has pip's reason.
+.venv-fedjax/.made .venv-blazefl/.made: .venv-%/.made: bench/peers/in_%.txt
+	$(PYTHON) -m venv .venv-$*
+	@.venv-$*/bin/pip install --quiet --no-compile -r $< 2> .venv-$*/said && rm -f .venv-$*/failed || \
+	  { grep -a ERROR .venv-$*/said | head -1 | cut -c1-140 > .venv-$*/failed; cat .venv-$*/failed; }
 	@touch $@
 
 $(VENV)/.made:

@@ -69,9 +69,9 @@ class PlainLoop:
         chunk: int = 1,
         device: torch.device = CPU,
     ) -> None:
-        self.module = _module(workload, peer).to(device)
+        self.module = module_of(workload, peer).to(device)
         self.packing = Packing.of(self.module)
-        self.loss = _LOSSES[workload.loss]
+        self.loss = LOSSES[workload.loss]
         self.inputs, self.targets = (side.to(device) for side in _dense(examples, work))
         self.batches = [_batches(work, position, device) for position in range(len(work))]
         self.weights = _weights(work).tolist()
@@ -111,11 +111,11 @@ class Vmap:
         chunk: int,
         device: torch.device = CPU,
     ) -> None:
-        self.module = _module(workload, peer).to(device)
+        self.module = module_of(workload, peer).to(device)
         self.packing = Packing.of(self.module)
         self.inputs, self.targets = (side.to(device) for side in _dense(examples, work))
         self.chunks = [_Chunk.of(work, part, device) for part in torch.arange(len(work)).split(chunk)]
-        loss = _LOSSES[workload.loss]
+        loss = LOSSES[workload.loss]
 
         def loss_of(parameters: Mapping[str, Tensor], inputs: Tensor, targets: Tensor) -> Tensor:
             return loss(functional_call(self.module, dict(parameters), (inputs,)), targets)
@@ -162,14 +162,15 @@ def _sequence_cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
     return F.cross_entropy(outputs.flatten(0, -2), targets.flatten())
 
 
-_LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "cross_entropy": _sequence_cross_entropy,
     "binary_cross_entropy": F.binary_cross_entropy_with_logits,
     "mse": F.mse_loss,
 }
 
 
-def _module(workload: Workload, peer: Peer) -> nn.Module:
+def module_of(workload: Workload, peer: Peer) -> nn.Module:
+    """What a peer trains: its own module where it has one, else the workload's."""
     return workload.make_module() if peer.module is None else peer.module()
 
 

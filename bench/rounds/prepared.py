@@ -56,7 +56,7 @@ class Prepared:
         return executors.make("batched", module, self.workload.loss, self.examples, device=self.place.device)
 
     def ours(self, clients: int, steps: int | None = None) -> Contender:
-        """FastFed on the first so many clients, with so many local steps (default: an epoch)."""
+        """FastFed on the first so many clients, with so many local steps (default: all epochs)."""
         return FastFed(self.executor, self.workload.work(self.start, clients, self.stored, steps))
 
     def our_round(self, clients: int) -> Call:
@@ -73,4 +73,4 @@ class Prepared:
     def flops(self) -> float:
         """Floating-point operations of one client's training."""
         program = trace(self.workload.make_module(), self.examples.inputs, self.workload.loss)
-        return self.workload.examples * flops.per_example(program, self.examples.inputs)
+        return self.workload.epochs * self.workload.examples * flops.per_example(program, self.examples.inputs)

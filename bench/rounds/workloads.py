@@ -1,9 +1,9 @@
-"""The workloads of `fastfed bench rounds`: model, loss, data, cohort, and what the peers are given of it."""
+"""The workloads of `fastfed bench rounds` and `bench peers`: model, loss, data, cohort, what peers are given of it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import torch
@@ -38,7 +38,7 @@ class Peer:
 
 @dataclass(frozen=True)
 class Workload:
-    """One epoch of SGD on each of `clients` clients with `examples` examples, in batches of `batch`.
+    """`epochs` of SGD on each of `clients` clients with `examples` examples, in batches of `batch`.
 
     `data(n)` makes n examples. `peers` are "plain", "vmap" (the cohort at once, as one writes it) and, where smaller
     chunks suit vmap better, "chunked vmap" with the best of them.
@@ -53,6 +53,7 @@ class Workload:
     loss: LossName
     data: Callable[[int], Examples]
     peers: Mapping[str, Peer] = field(default_factory=dict)
+    epochs: int = 1
 
     def peers_on(self, card: bool) -> Mapping[str, Peer]:
         """On a card also FastFed's own "batched", and vmap over cohorts that a host would take too long for."""
@@ -73,7 +74,7 @@ class Workload:
             return self.module()
 
     def work(self, start: Tensor, clients: int, stored: int, steps: int | None = None) -> RoundWork:
-        """A round of the first `clients` clients from `start` (d,), with so many local steps (default: an epoch).
+        """A round of the first `clients` clients from `start` (d,), with so many local steps (default: all epochs).
 
         The data are those of `stored` clients; when there are more clients, they share them.
         """
@@ -83,7 +84,7 @@ class Workload:
             rows=rows,
             offsets=torch.arange(clients + 1) * self.examples,
             ids=torch.arange(clients),
-            steps=torch.full((clients,), steps or -(-self.examples // self.batch)),
+            steps=torch.full((clients,), steps or self.epochs * -(-self.examples // self.batch)),
             batch_size=self.batch,
             optimizers=(SGD(lr=LEARNING_RATE),),
             seed=SEED,
@@ -158,3 +159,39 @@ WORKLOADS: dict[str, Workload] = {
         ),
     )
 }  # fmt: skip
+
+
+def _named(model: str) -> nn.Module:
+    """A model of ``fastfed.models`` by its name; an error in one sentence if there is none of that name."""
+    make = getattr(models, model, None)
+    if make is None:
+        raise LookupError(f"fastfed.models has no {model!r}")
+    module: nn.Module = make()
+    return module
+
+
+PEERED: dict[str, Workload] = {
+    workload.name: workload
+    for workload in (
+        WORKLOADS["W1"],
+        WORKLOADS["W2"],
+        replace(WORKLOADS["W2"], name="W2x5", words="MLP 784-200-200-10, 5 epochs", epochs=5),
+        WORKLOADS["W3"],
+        WORKLOADS["LSTM"],
+        replace(
+            WORKLOADS["ResNet"],
+            name="ResNet10",
+            words="ResNet-18 with group norm, 10 clients",
+            clients=10,
+            peers={"plain": Peer(10), "chunked vmap": Peer(2, chunks=(2,))},
+        ),
+        WORKLOADS["AE"],
+        Workload(
+            "ViT", "small vision transformer", 20, 40, 20,
+            partial(_named, "small_vit"), "cross_entropy",
+            partial(synthetic.pictures, channels=3, side=32, classes=10),
+            {"plain": Peer(20), "chunked vmap": Peer(20, chunks=(2, 5, 10))},
+        ),
+    )
+}  # fmt: skip
+"""Those of `fastfed bench peers`: what the promises beside other frameworks are about."""

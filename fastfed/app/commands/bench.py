@@ -1,4 +1,4 @@
-"""`fastfed bench kernels | rounds`: FastFed measured on this machine, its peers beside it."""
+"""`fastfed bench kernels | rounds | peers`: FastFed measured on this machine, its peers beside it."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from ...bench.common.place import Place
     from ...bench.kernels.rows import Row
     from ...bench.kernels.run import Plan
+    from ...bench.peers.run import Plan as PeersPlan
+    from ...bench.peers.run import Results as PeersResults
     from ...bench.rounds.rows import RoundRow
     from ...bench.rounds.run import Plan as RoundsPlan
     from ...bench.rounds.run import Results
@@ -207,3 +209,95 @@ def _show_rounds(results: Results, shown: Console) -> None:
     if results.rows[0].device == "cpu":  # promises are for the host
         shown.print(round_table.verdicts(round_targets.judge(results)))
     _show_place(results.rows[0], shown)
+
+
+# ---- peers ----------------------------------------------------------------------------------------------------------
+
+
+@app.command()
+def peers(
+    workloads: Annotated[str, typer.Option(help="Workloads, separated by commas; patterns like 'W*' too.")] = "*",
+    names: Annotated[str, typer.Option("--peers", help="Frameworks, separated by commas; patterns too.")] = "*",
+    scale: Annotated[float, typer.Option(min=1e-4, max=1.0, help="Shrinks every cohort, as in 0.1.")] = 1.0,
+    turns: Annotated[int, typer.Option(min=1, help="Turns; in each everybody is timed once.")] = 5,
+    threads: Threads = None,
+    environments: Annotated[
+        Path | None, typer.Option(help="Where .venv-pfl and the others are. Default: where make bench-peers puts them.")
+    ] = None,
+    data: Annotated[Path | None, typer.Option(help="Real files: qmnist_writers/ and mnist/ are in it.")] = None,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write all measurements as JSON rows.")] = None,
+    plot: Plot = None,
+) -> None:
+    """Time whole rounds of FedAvg beside other frameworks, each in an environment of its own (make bench-peers).
+
+    Frameworks: fedjax, pfl, flower, blazefl, a plain PyTorch loop, torch.func.vmap and jax.vmap. All have the same
+    examples, batches, weights and steps, and must agree with FastFed about the model before they are timed; then they
+    take turns. Who does not install or does not run is told with its reason.
+
+    Workloads: W1 softmax regression, W2 MLP, W2x5 the same for 5 epochs, W3 EMNIST CNN, LSTM Shakespeare, ResNet10
+    ResNet-18 with group norm, AE EMNIST autoencoder, ViT a small vision transformer. Whole tasks, in seconds from a
+    process's start to an accuracy: digits, writers (QMNIST's).
+
+    Example: fastfed bench peers --workloads W1,W2 --peers pfl,plain --json out/peers.json --plot out/peers.png
+    """
+    plan = _peers_plan(workloads, names, scale, turns, threads, environments, data)
+    from ...bench.peers import run as peer_bench
+
+    shown = console()
+    with told_plainly(RuntimeError, MemoryError, OSError, ValueError):
+        with bouts(shown, plan.bouts) as tell:
+            results = peer_bench.run(plan, tell)
+        _show_peers(results, shown)
+        if json_file is not None:
+            peer_bench.save(results, json_file)
+            shown.print(f"Rows: {json_file}")
+        if plot is not None:
+            from ...bench.peers import plot as peer_plot
+
+            peer_plot.save(results.rows, plot)
+            shown.print(f"Picture: {plot}")
+    apart = [f"{row.workload}, {row.peer}" for row in results.rows if row.disagrees]
+    if apart:
+        raise CommandError(f"another model than FastFed's, so not timed: {'; '.join(apart)}")
+
+
+def _peers_plan(
+    workloads: str,
+    names: str,
+    scale: float,
+    turns: int,
+    threads: int | None,
+    environments: Path | None,
+    data: Path | None,
+) -> PeersPlan:
+    import torch
+
+    from ...bench.peers import run as peer_bench
+
+    try:
+        chosen = peer_bench.choose_workloads([part.strip() for part in workloads.split(",")])
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--workloads") from None
+    try:
+        frameworks = peer_bench.choose_peers([part.strip() for part in names.split(",")])
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--peers") from None
+    given = {"environments": environments, "data": data}
+    elsewhere = {name: place for name, place in given.items() if place is not None}
+    return peer_bench.Plan(chosen, frameworks, scale, turns, threads or torch.get_num_threads(), **elsewhere)
+
+
+def _show_peers(results: PeersResults, shown: Console) -> None:
+    from ...bench.peers import table, targets
+    from ...bench.rounds.table import verdicts
+
+    if results.rows:
+        shown.print(table.frameworks(results.rows))
+    if results.whole:
+        shown.print(table.whole(results.whole))
+    for sentence in (*table.skipped(results.rows, results.whole), *table.disturbed(results.rows)):
+        shown.print(sentence, highlight=False, soft_wrap=True, markup=False)
+    judged = targets.judge(results.rows)
+    if judged:
+        shown.print(verdicts(judged))
+    shown.print(table.place(results.rows, results.whole), highlight=False)
