@@ -74,6 +74,7 @@ Worker::Worker(const Program& program, Size batch)
   state_sizes_.resize(kStateVectors, 0);
   frame_.slots = slots_.data();
   frame_.kept = kept_.data();
+  frame_.constants = program.constants();
 }
 
 void Worker::prepare(const Examples& examples, const float* params, const float* statistics) {
