@@ -18,6 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
+from .lora import lora, merged  # noqa: F401 (they belong to the models that users ask for)
 from .saved.recipe import remembered
 
 

@@ -139,7 +139,11 @@ class _Lowering:
                 "know; 'native', 'eager' and 'batched' do, and nn.GroupNorm runs everywhere"
             )
         if step.op not in _LAYERS or any(place < ABSENT for place in step.params):
-            what = "has a frozen parameter" if step.op in _LAYERS else f"needs {step.op.replace('_', ' ')}"
+            what = (
+                "has a frozen parameter"
+                if step.op in _LAYERS
+                else f"needs {step.op.replace('_', ' ')}, as transformers do"
+            )
             raise Unsupported(
                 f"module: layer {step.name!r} {what}, which executor 'device' does not know; 'native', 'eager' and "
                 "'batched' do"

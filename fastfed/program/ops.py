@@ -13,9 +13,9 @@ from torch import nn
 
 from .. import models
 from ..norms import FrozenNorm
-from .attention import Scores, add_to_scores
 from .draft import NUMBERS, Activation, Draft, Weight, Withheld, plainly
 from .ir import Kind
+from .scores import Scores, add_to_scores
 from .table import Builder, builds
 from .views import Parameter, Part, copied, look, rows_of
 

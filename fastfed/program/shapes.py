@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .attention import TokenMask
 from .draft import NUMBERS, Activation, Draft, Weight, Withheld, meta, plainly
+from .scores import TokenMask
 from .table import builds
 from .views import Part, View, look
 

@@ -18,7 +18,7 @@ from ..data.store import Inputs, Pixels, Sparse
 from ..losses import LOSSES, Loss, LossName, find_loss
 from ..norms import Statistics
 from ..packing import Packing
-from . import ops, shapes  # noqa: F401 (they also fill the table)
+from . import attention, ops, shapes  # noqa: F401 (they also fill the table)
 from .draft import KINDS, Activation, Draft, Place, Symbol, Weight, Withheld, plainly
 from .folding import folded, is_foldable
 from .ir import Kind, Program, Unsupported, Value

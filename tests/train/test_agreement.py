@@ -8,6 +8,7 @@ import torch
 from .agreement import (
     BATCH_NORM_CASES,
     CASES,
+    TRANSFORMER_CASES,
     Case,
     assert_agrees,
     assert_close,
@@ -17,7 +18,7 @@ from .agreement import (
     run,
 )
 
-ALL = [*CASES, *BATCH_NORM_CASES]
+ALL = [*CASES, *BATCH_NORM_CASES, *TRANSFORMER_CASES]
 
 
 @executors("batched", "native")

@@ -12,10 +12,10 @@ from fastfed.norms import Statistics
 from fastfed.program import Unsupported
 from fastfed.train.native import Native
 
-from .agreement import BATCH_NORMS, TASKS
+from .agreement import BATCH_NORMS, TASKS, TRANSFORMERS
 from .support import normal
 
-NATIVE = {name: task for name, task in (TASKS | BATCH_NORMS).items() if isinstance(task.loss, str)}
+NATIVE = {name: task for name, task in (TASKS | BATCH_NORMS | TRANSFORMERS).items() if isinstance(task.loss, str)}
 
 
 @pytest.mark.parametrize("name", NATIVE)
