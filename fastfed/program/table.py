@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from ..lora import AdaptedAttention
 from ..norms import FrozenNorm
 
 Builder = Callable[..., Any]
@@ -62,9 +63,6 @@ def builds(*targets: Any, seen: bool = False, parameters: bool = False) -> Calla
 def abilities() -> str:
     """The layers that the engine has, for the end of a refusal."""
     leaves = (target for target in BUILDERS if isinstance(target, type))
-    names = {layer.__name__ for layer in (*LAYERS, *leaves)} - {
-        nn.Sequential.__name__,
-        nn.Softmax.__name__,
-        FrozenNorm.__name__,
-    }
+    inside = {nn.Sequential, nn.Softmax, FrozenNorm, AdaptedAttention}  # what nobody would ask for by name
+    names = {layer.__name__ for layer in {*LAYERS, *leaves} - inside}
     return f"FastFed's engine has: {', '.join(sorted(names))}, attention, residual sums and their functional forms"
