@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from fastfed import models
 from fastfed.models import lora
-from fastfed.program import describe, trace
+from fastfed.program import Unsupported, describe, trace
 
 from .support import Case, Net, check, parameter, picture, sequence, tokens, vector
 
@@ -394,3 +394,71 @@ def test_frozen_parameters_are_constants(name: str) -> None:
 def test_frozen_parameters_are_told() -> None:
     traced = trace(FROZEN["weight"].module(), vector(), "mse")
     assert "0.weight (frozen) 0.bias" in describe(traced)
+
+
+# ---- refusals -------------------------------------------------------------------------------------------------------
+
+
+def dropped(net: Any, x: Any) -> Any:
+    return F.dropout((x @ x.mT).softmax(-1), 0.1, net.training) @ x
+
+
+def overlapping(net: Any, x: Any) -> Any:
+    return net.linear(x) + net.a + net.a[1:2]
+
+
+REFUSED: dict[str, tuple[Callable[[], nn.Module], Callable[[], Tensor], str]] = {
+    "dropout of torch's own": (of(fused(dropout_p=0.1)), xs, "has dropout_p=0.1"),
+    "dropout of probabilities": (of(lambda net, x: dropped(net, x)), xs, "is given attention's probabilities"),
+    "a mask that hides all": (of(fused(), torch.zeros(LENGTH, LENGTH).bool()), xs, "hides all keys from a query"),
+    "a learnt mask": (
+        lambda: Attend(lambda net, x: F.scaled_dot_product_attention(x, x, x, net.w), w=parameter(LENGTH, LENGTH)),
+        xs,
+        "is given parameter 'w' as a mask",
+    ),
+    "time first": (
+        lambda: Attend(lambda net, x: net.attend(x, x, x)[0], attend=nn.MultiheadAttention(CHANNELS, 2)),
+        xs,
+        r"layer 'attend' \(MultiheadAttention\) has batch_first=False",
+    ),
+    "weights used": (
+        lambda: Attend(
+            lambda net, x: net.attend(x, x, x)[1] + x, attend=nn.MultiheadAttention(CHANNELS, 2, batch_first=True)
+        ),
+        xs,
+        "uses attention's weights",
+    ),
+    "other keys": (
+        lambda: Attend(
+            lambda net, x: net.attend(x, net.out(x), x)[0], attend=nn.MultiheadAttention(CHANNELS, 2, batch_first=True)
+        ),
+        xs,
+        "has keys or values that are not its queries",
+    ),
+    "a softmax over queries": (of(lambda net, x: (x @ x.mT).softmax(1) @ x), xs, "is not along the keys"),
+    "products of features": (of(lambda net, x: x.mT @ x), xs, "is given attention.s scores"),
+    "all tokens but one": (
+        lambda: Reader(lambda net, t, x: net.attend(x, x, x, key_padding_mask=t != 0)[0]),
+        padded,
+        "hides all tokens but one",
+    ),
+    "queries by their tokens": (
+        lambda: Reader(lambda net, t, x: net.own(x) + F.scaled_dot_product_attention(x, x, x, (t != 0)[:, :, None])),
+        padded,
+        "hides queries by their tokens",
+    ),
+    "overlapping parts of a parameter": (
+        lambda: Net(overlapping, linear=nn.Linear(4, 6), a=parameter(5, 6)),
+        sequence,
+        "uses a part of parameter 'a' of which another part is used too",
+    ),
+    "side by side": (linear_then(lambda net, x: torch.cat([x, x], -1)), sequence, "is along axis -1"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refusals(name: str) -> None:
+    module, inputs, says = REFUSED[name]
+    with pytest.raises(Unsupported, match=says) as error:
+        trace(module(), inputs(), "mse")
+    assert "\n" not in str(error.value)
