@@ -158,7 +158,7 @@ def _chosen(layers: dict[str, nn.Module], wanted: Sequence[str], argument: str) 
     for name in wanted:
         matching = [layer for layer in layers if layer == name or layer.endswith(f".{name}")]
         if not matching:
-            known = sorted({layer.rpartition(".")[2] for layer in layers if layer})
+            known = tuple(sorted({layer.rpartition(".")[2] for layer in layers if layer}))
             raise ValueError(f"{argument}: no layer's name ends with {name!r}.{nearest(name, known)}")
         found |= dict.fromkeys(matching)
     return list(found)

@@ -7,7 +7,7 @@ import math
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -238,7 +238,7 @@ def attend(draft: Draft, scores: Scores, value: Data) -> Data:
     for name, view in operands.items():
         _, head, row, _ = seen[name].stride()
         settings[f"{name}_input"] = inputs.index(view.value)
-        settings[f"{name}_at"] = seen[name].storage_offset()
+        settings[f"{name}_at"] = int(seen[name].storage_offset())
         settings |= {f"{name}_head": head if heads > 1 else 0, f"{name}_row": row}
     for_values = operands["value"].factor
     made = draft.emit("attention", tuple(inputs), (queries, heads * value_width), settings=settings)
@@ -262,7 +262,7 @@ def _by_heads(draft: Draft, view: View) -> Tensor:
 
 
 def _mask_settings(draft: Draft, scores: Scores, heads: int) -> dict[str, float]:
-    tokens: dict[Literal["padding", "unless_all"], float] = {"padding": -1, "unless_all": 0}
+    tokens: dict[str, float] = {"padding": -1, "unless_all": 0}
     if scores.hidden is not None:
         tokens = {"padding": scores.hidden.token, "unless_all": scores.hidden.unless_all}
     if scores.constant is None:

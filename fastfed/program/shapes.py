@@ -53,10 +53,10 @@ for _function in (torch.flatten, torch.reshape, torch.unflatten, torch.unsqueeze
     builds(_function, seen=True, parameters=True)(_reshaper(_function))
 for _name in ("transpose", "permute", "swapaxes", "movedim", "chunk", "split", "unbind", "narrow", "expand"):
     builds(_name, seen=True, parameters=True)(_looker(getattr(Tensor, _name)))
-for _function in (
+for _looking in (
     torch.transpose, torch.permute, torch.swapaxes, torch.movedim, torch.chunk, torch.split, torch.unbind, torch.narrow
 ):  # fmt: skip
-    builds(_function, seen=True, parameters=True)(_looker(_function))
+    builds(_looking, seen=True, parameters=True)(_looker(_looking))
 
 
 @builds("contiguous", seen=True)

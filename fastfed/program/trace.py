@@ -110,8 +110,12 @@ def _write(module: nn.Module, draft: Draft, loss: LossName) -> Program:
     if seen == 0:
         draft.refuse("is given the input itself; FastFed's engine wants something computed from it")
     values, instructions = tuple(draft.values), tuple(draft.instructions)
-    own = {"statistics": draft.statistics, "constants": draft.constants}
-    return _compact(Program(values, instructions, draft.packing, loss, seen, draft.layouts, **own))
+    layouts, constants = draft.layouts, draft.constants
+    return _compact(
+        Program(
+            values, instructions, draft.packing, loss, seen, layouts, statistics=draft.statistics, constants=constants
+        )
+    )
 
 
 def _compact(program: Program) -> Program:

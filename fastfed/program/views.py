@@ -124,8 +124,8 @@ def copied(draft: Draft, x: Any) -> Any:
     if seen.dim() not in (2, 3) or seen.shape[0] != BATCH or seen.stride(0) != size:
         draft.refuse(f"is given {x}; FastFed's engine copies parts of numbers as vectors and sequences")
     shape = tuple(seen.shape[1:])
-    row_step = seen.stride(1) if len(shape) == 2 else 0
-    settings = {"at": seen.storage_offset(), "row_step": row_step, "step": seen.stride(-1)}
+    row_step = int(seen.stride(1)) if len(shape) == 2 else 0
+    settings = {"at": int(seen.storage_offset()), "row_step": row_step, "step": int(seen.stride(-1))}
     place, draft.place = draft.place, replace(draft.place, name=x.by)
     part = draft.emit("pick", (value,), shape, settings=settings, part=True)
     result = part if x.factor == 1.0 else draft.emit("scale", (part.value,), shape, settings={"factor": x.factor})
