@@ -157,6 +157,7 @@ class Program:
         reduction: str,
         d: int,
         statistics: int,
+        constants: Tensor,
         /,
     ) -> None: ...
     def train(self, examples: dict[str, object], work: dict[str, object], results: dict[str, object], /) -> None: ...

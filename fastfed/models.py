@@ -1,5 +1,5 @@
-"""The models of the papers: plain torch layers that torch.fx can trace, so every executor runs them, but for attention,
-which FastFed's engine lacks, and batch norm, which "native" has and "device" has not: "eager" and "batched" run both.
+"""The models of the papers: plain torch layers that torch.fx can trace, so every executor runs them, but for attention
+and batch norm, which "native" has and "device" has not.
 
 Papers, as in the documentation: AFO = "Adaptive Federated Optimization", DSGD = "Adaptive Federated Learning with
 Auto-Tuned Clients" (Delta-SGD), CC = "Client-Centric Federated Adaptive Optimization". Shapes leave out the batch.
@@ -16,8 +16,9 @@ from typing import Literal
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 
+from .lora import lora, merged  # noqa: F401 (they belong to the models that users ask for)
 from .saved.recipe import remembered
 
 
@@ -310,7 +311,7 @@ def _bottleneck(channels: int, inner: int, stride: int, norm: Norm) -> nn.Sequen
 class Attention(nn.Module):
     """Multi-head self-attention, (n, T, channels) -> the same; positions of `hidden` (n, T) bool are not looked at.
 
-    Plain products and a softmax: executors "eager" and "batched" run it, FastFed's engine has no attention.
+    Plain products and a softmax, which executor "native" knows for what they are.
     """
 
     def __init__(self, channels: int, heads: int) -> None:
@@ -347,11 +348,13 @@ class TransformerBlock(nn.Module):
 class VisionTransformer(nn.Module):
     """Patches of a picture through transformer blocks; the class token's last state goes into the layer `head`."""
 
-    def __init__(self, classes: int, size: int, patch: int, channels: int, depth: int, heads: int) -> None:
+    def __init__(
+        self, classes: int, size: int, patch: int, channels: int, depth: int, heads: int, colours: int = 3
+    ) -> None:
         super().__init__()
         if patch < 1 or size % patch:
             raise ValueError(f"size: must be a multiple of the patch {patch}, got {size}")
-        self.patches = nn.Conv2d(3, channels, patch, patch)
+        self.patches = nn.Conv2d(colours, channels, patch, patch)
         self.token = nn.Parameter(torch.zeros(1, 1, channels))
         self.places = nn.Parameter(torch.empty(1, (size // patch) ** 2 + 1, channels))
         nn.init.trunc_normal_(self.places, std=0.02)
@@ -370,9 +373,35 @@ class VisionTransformer(nn.Module):
 def vit_s16(classes: int = 1000, size: int = 224) -> VisionTransformer:
     """ViT-S/16, FedAda2's backbone: (3, size, size) -> (classes,); 22,050,664 parameters for 1000 classes at 224.
 
-    12 blocks of 384 channels with 6 heads over patches of 16x16. It runs on executors "eager" and "batched".
+    12 blocks of 384 channels with 6 heads over patches of 16x16.
     """
     return VisionTransformer(classes, size, patch=16, channels=384, depth=12, heads=6)
+
+
+@remembered
+def small_vit(classes: int = 10, size: int = 28, colours: int = 1) -> VisionTransformer:
+    """A vision transformer for small pictures: (colours, size, size) -> (classes,); 455,050 parameters for grey ones of
+    28x28.
+
+    4 blocks of 96 channels with 3 heads over patches of 4x4.
+    """
+    return VisionTransformer(classes, size, patch=4, channels=96, depth=4, heads=3, colours=colours)
+
+
+def hidden_tokens(tokens: Tensor, padding: int = 0) -> Tensor:
+    """Which tokens (n, T) are `padding`, for attention not to look at; none of a text of padding alone: (n, T) bool."""
+    hidden = tokens == padding
+    return hidden & ~hidden.all(1, keepdim=True)
+
+
+def mean_of_shown(x: Tensor, hidden: Tensor) -> Tensor:
+    """The mean of a sequence (n, T, channels) over the steps that `hidden` (n, T) bool does not hide: (n, channels)."""
+    shown = (~hidden)[..., None].to(x.dtype)
+    return (x * shown).sum(1) / shown.sum(1)
+
+
+fx.wrap("hidden_tokens")  # what FastFed's engine knows as a whole
+fx.wrap("mean_of_shown")
 
 
 class TextTransformer(nn.Module):
@@ -387,13 +416,11 @@ class TextTransformer(nn.Module):
         self.norm, self.head = nn.LayerNorm(channels), nn.Linear(channels, classes)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        hidden = tokens == 0
-        hidden = hidden & ~hidden.all(1, keepdim=True)  # of an empty text, all padding is looked at
+        hidden = hidden_tokens(tokens)
         x = self.embedding(tokens) + self.places[:, : tokens.shape[1]]
         for block in self.blocks:
             x = block(x, hidden)
-        shown = (~hidden)[..., None].to(x.dtype)
-        return self.head(self.norm((x * shown).sum(1) / shown.sum(1)))
+        return self.head(self.norm(mean_of_shown(x, hidden)))
 
 
 @remembered
@@ -402,6 +429,6 @@ def text_transformer(
 ) -> TextTransformer:
     """A small transformer that tells the class of a text: tokens (length,), 0 pads -> (classes,).
 
-    1,686,020 parameters as it stands, most of them the vocabulary's. It runs on executors "eager" and "batched".
+    1,686,020 parameters as it stands, most of them the vocabulary's.
     """
     return TextTransformer(vocabulary, length, classes, channels, depth, heads)

@@ -8,6 +8,7 @@
 #include "bind/arrays.h"
 #include "bind/numbers.h"
 #include "engine/program.h"
+#include "simd/loops.h"
 
 namespace fastfed {
 namespace {
@@ -45,7 +46,7 @@ Reduction reduction_of(const std::string& name) {
 
 std::unique_ptr<Program> make_program(const std::vector<ValueTuple>& values, const std::vector<LayerTuple>& layers,
                                       int output, const std::string& loss, const std::string& reduction, Size d,
-                                      Size statistics) {
+                                      Size statistics, const py::object& constants) {
   std::vector<Shape> shapes;
   for (const auto& [kind, rows, channels, height, width] : values)
     shapes.push_back({kind_of(kind), rows, channels, height, width});
@@ -60,8 +61,11 @@ std::unique_ptr<Program> make_program(const std::vector<ValueTuple>& values, con
     specs.push_back(std::move(spec));
   }
   FF_REQUIRE(output > 0 && output < int(shapes.size()), "output", "the number of a value");
+  const Size size = array(constants, "constants").numel;
+  AlignedArray<float> held(size);
+  copy(size, data<const float>(constants, "constants", size), held.data());
   return std::make_unique<Program>(std::move(shapes), std::move(specs), output, loss_of(loss), reduction_of(reduction),
-                                   d, statistics);
+                                   d, statistics, std::move(held), size);
 }
 
 // ---- examples ------------------------------------------------------------------------------------------------------

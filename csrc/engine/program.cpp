@@ -47,7 +47,7 @@ constexpr double kManyProducts = 4e6;
 // Layers whose backward never looks at their own output: a relu may overwrite it.
 bool forgets_output(Op op) {
   return op == Op::kLinear || op == Op::kSparseLinear || op == Op::kConv2d || op == Op::kGroupNorm ||
-         op == Op::kBatchNorm || op == Op::kLayerNorm || op == Op::kAdd;
+         op == Op::kBatchNorm || op == Op::kLayerNorm || op == Op::kAdd || op == Op::kAddParameter;
 }
 
 }  // namespace
@@ -55,8 +55,15 @@ bool forgets_output(Op op) {
 // ---- planning ------------------------------------------------------------------------------------------------------
 
 Program::Program(std::vector<Shape> values, std::vector<Spec> specs, int output, Loss loss, Reduction reduction, Size d,
-                 Size statistics)
-    : values_(std::move(values)), output_(output), loss_(loss), reduction_(reduction), d_(d), statistics_(statistics) {
+                 Size statistics, AlignedArray<float> constants, Size constants_size)
+    : values_(std::move(values)),
+      output_(output),
+      loss_(loss),
+      reduction_(reduction),
+      d_(d),
+      statistics_(statistics),
+      constants_size_(constants_size),
+      constants_(std::move(constants)) {
   if (values_.empty() || specs.empty()) throw std::invalid_argument("program: is empty");
   plan(specs);
   for (Spec& spec : specs) layers_.push_back(make_layer(std::move(spec)));
@@ -84,7 +91,7 @@ void Program::plan(std::vector<Spec>& specs) {
     spec.by_example = is_by_example(spec);
     for (Size offset : spec.params)
       if (offset >= 0) ++uses[offset];
-    if (spec.op == Op::kSparseLinear) note_table(spec);
+    if (spec.op == Op::kSparseLinear && !is_constant(spec.params.at(0))) note_table(spec);
     if (spec.op == Op::kEmbedding) vocabulary_ = spec.whole("vocabulary");
   }
   for (Spec& spec : specs)
@@ -184,7 +191,7 @@ void Program::find_first_layer(const std::vector<Spec>& specs) {
     if (std::count_if(specs.begin(), specs.end(), reads) != 1 || reads(spec) != 1) return;
     if (spec.op == Op::kLinear) {
       const Shape &in = values_[std::size_t(value)], &out = spec.output_shape;
-      if (in.kind == Kind::kVector && spec.params.at(0) >= 0 && active_[l])
+      if (in.kind == Kind::kVector && spec.params.at(0) >= 0 && !is_constant(spec.params.at(1)) && active_[l])
         first_layer_ = {int(l), value, spec.output, in.channels, out.channels, spec.params[0], spec.params.at(1)};
       return;
     }
@@ -194,13 +201,18 @@ void Program::find_first_layer(const std::vector<Spec>& specs) {
 }
 
 void Program::check_params() const {
+  const auto fits = [this](Size offset, Size size) {
+    return is_constant(offset) ? constant_at(offset) + size <= constants_size_ : offset + size <= d_;
+  };
   for (const auto& layer : layers_) {
     const std::vector<Size> sizes = layer->param_sizes();
     const std::vector<Size>& offsets = layer->spec().params;
     for (std::size_t p = 0; p < offsets.size(); ++p)
-      if (offsets[p] >= 0 && (p >= sizes.size() || offsets[p] + sizes[p] > d_))
+      if (offsets[p] != kAbsent && (p >= sizes.size() || !fits(offsets[p], sizes[p])))
         throw std::invalid_argument(std::string("program: a parameter of '") + name_of(layer->spec().op) +
                                     "' lies outside the vector");
+    if (layer->constants_end() > constants_size_)
+      throw std::invalid_argument("program: a mask lies outside the constants");
     if (layer->statistics_end() > statistics_)
       throw std::invalid_argument("program: a running statistic lies outside their vector");
   }

@@ -168,9 +168,10 @@ struct SparseWeight {
 class Program {
  public:
   // `d`: the length of the packed vector, `statistics`: of the one of batch norms' running statistics; `loss`: of the
-  // value `output`.
+  // value `output`; `constants`: what layers read and nobody
+  // trains.
   Program(std::vector<Shape> values, std::vector<Spec> specs, int output, Loss loss, Reduction reduction, Size d,
-          Size statistics);
+          Size statistics, AlignedArray<float> constants, Size constants_size);
   ~Program();
 
   void train(const Examples& examples, Round round, const Results& results);
@@ -202,6 +203,7 @@ class Program {
   bool has_features() const { return layers_.back()->spec().wanted.front(); }
   Size d() const { return d_; }
   Size statistics() const { return statistics_; }
+  const float* constants() const { return constants_.data(); }
   Size vocabulary() const { return vocabulary_; }
   bool shares_params() const { return shares_params_; }
   // Whether a batch is worth several threads.
@@ -231,7 +233,8 @@ class Program {
   int output_;
   Loss loss_;
   Reduction reduction_;
-  Size d_, statistics_;
+  Size d_, statistics_, constants_size_;
+  AlignedArray<float> constants_;
   std::vector<std::unique_ptr<Layer>> layers_;
   std::vector<Segment> segments_;
   std::vector<int> memory_of_;        // by value: whose memory it has (in-place layers)

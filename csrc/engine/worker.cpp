@@ -80,6 +80,7 @@ Worker::Worker(const Program& program, Size batch)
   frame_.threads = 1;
   frame_.slots = slots_.data();
   frame_.kept = kept_.data();
+  frame_.constants = program.constants();
 }
 
 void Worker::prepare(const Examples& examples, const float* params, const float* statistics) {

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn
 
 import torch
@@ -16,8 +16,9 @@ from torch import Tensor
 
 from ..norms import Statistics, name_of
 from ..packing import Packing
-from .ir import Instruction, Kind, Unsupported, Value
+from .ir import ABSENT, Constants, Instruction, Kind, Unsupported, Value
 
+_LINE = 16  # numbers: a constant begins on such a border
 BATCH = 1009  # examples where a reshape is tried out: a prime that no layer is likely to have as a size
 NUMBERS: tuple[Kind, ...] = ("vector", "sequence", "image")
 KINDS: dict[int, Kind] = {1: "vector", 2: "sequence", 3: "image"}  # by the axes of one example
@@ -30,8 +31,12 @@ SHAPES = {
 }
 
 
+class Symbol:
+    """What stands for a tensor while a record is walked."""
+
+
 @dataclass(frozen=True)
-class Activation:
+class Activation(Symbol):
     """A tensor of the forward pass: the numbers of `value`, in torch's order, seen as `shape` (of one example)."""
 
     value: int
@@ -40,15 +45,20 @@ class Activation:
 
 
 @dataclass(frozen=True)
-class Weight:
-    """A trainable parameter, by the name of its slot."""
+class Weight(Symbol):
+    """A trainable parameter, by the name of its slot; or a constant, with the numbers that it has."""
 
     name: str
     shape: tuple[int, ...]
+    constant: Tensor | None = field(default=None, compare=False)
 
 
-class FinalState:
-    """What an LSTM returns beside its outputs: may be unpacked, not used."""
+@dataclass(frozen=True)
+class Withheld(Symbol):
+    """What a layer returns beside its outputs, and the engine does not: may be unpacked, not used. `why` ends a
+    sentence that begins with the user's name."""
+
+    why: str
 
 
 @dataclass(frozen=True)
@@ -71,12 +81,27 @@ class Draft:
         self._layouts: dict[str, tuple[int, ...]] = {}
         self._reshaped: dict[tuple[int, tuple[int, ...]], int] = {}
         self._overwritten: dict[int, int] = {}
+        self._spans: dict[str, set[tuple[int, int]]] = {}  # of parameters: which of their numbers are used
+        self._constants: dict[tuple[str, tuple[int, ...]], tuple[int, Tensor]] = {}
         self._shared: set[int] = set()  # values that share memory in torch, but not here
 
     @property
     def layouts(self) -> dict[str, tuple[int, ...]]:
         """The slots that the engine holds permuted."""
         return {name: axes for name, axes in self._layouts.items() if axes != tuple(range(len(axes)))}
+
+    @property
+    def constants(self) -> Constants:
+        """Those that instructions read."""
+        numbers = torch.zeros(self._constants_end, dtype=self.packing.dtype)
+        for offset, tensor in self._constants.values():
+            numbers[offset : offset + tensor.numel()] = tensor.flatten()
+        return Constants({offset: name for (name, _), (offset, _) in self._constants.items()}, numbers)
+
+    @property
+    def _constants_end(self) -> int:
+        ends = [offset + tensor.numel() for offset, tensor in self._constants.values()]
+        return -(-max(ends, default=0) // _LINE) * _LINE
 
     def refuse(self, sentence: str) -> NoReturn:
         raise Unsupported(f"{self.place.label} {sentence}")
@@ -113,10 +138,17 @@ class Draft:
 
     def latest(self, x: Activation) -> int:
         """The value that holds `x` now: in-place operations have made new ones of it."""
-        value = x.value
+        return self.newest(x.value)
+
+    def newest(self, value: int) -> int:
+        """What in-place operations have made of a value."""
         while value in self._overwritten:
             value = self._overwritten[value]
         return value
+
+    def share(self, value: int) -> None:
+        """Somebody has a part of this value: in-place operations would be seen there."""
+        self._shared.add(value)
 
     def overwrite(self, x: Activation, result: Activation) -> None:
         """An in-place operation: whoever looks at the numbers of `x`, in any shape, sees `result` from now on."""
@@ -145,20 +177,48 @@ class Draft:
         return Activation(result, shape)
 
     def slot(self, weight: Any, *axes: int) -> int:
-        """The offset of a parameter, -1 for None; `axes` permute it into the engine's layout."""
+        """Where a parameter is: its offset, or the place of a constant; ABSENT for None. `axes` permute it into the
+        engine's layout."""
         if weight is None:
-            return -1
+            return ABSENT
         if not isinstance(weight, Weight):
             self.refuse(f"is given {plainly(weight)} as a weight; FastFed's engine takes parameters of the module")
         layout = axes or tuple(range(len(weight.shape)))
         if len(layout) != len(weight.shape):
             self.refuse(f"is given {plainly(weight)} of shape {weight.shape}, where a weight has {len(layout)} axes")
+        if weight.constant is not None:
+            return Constants.place(self.constant(weight.name, weight.constant.permute(layout), layout))
+        self._note_layout(weight, layout)
+        return self._span(weight, 0, math.prod(weight.shape))
+
+    def part_slot(self, weight: Weight, begin: int, size: int) -> int:
+        """Where these numbers of a trainable parameter are, in the order that it has in the module."""
+        self._note_layout(weight, tuple(range(len(weight.shape))))
+        return self._span(weight, begin, size)
+
+    def constant(self, name: str, tensor: Tensor, layout: tuple[int, ...] = ()) -> int:
+        """The place of a tensor among the constants."""
+        offset = self._constants_end
+        return self._constants.setdefault((name, layout), (offset, tensor.to(self.packing.dtype)))[0]
+
+    def _note_layout(self, weight: Weight, layout: tuple[int, ...]) -> None:
         if self._layouts.setdefault(weight.name, layout) != layout:
             self.refuse(
                 f"shares parameter {weight.name!r} with a layer that FastFed's engine lays out differently; "
                 "give each its own"
             )
-        return self._slots[weight.name].offset
+
+    def _span(self, weight: Weight, begin: int, size: int) -> int:
+        """Gradients of spans are stored one by one: two of them are the same, or have nothing in common."""
+        span = (begin, begin + size)
+        spans = self._spans.setdefault(weight.name, set())
+        if any(other != span and span[0] < other[1] and other[0] < span[1] for other in spans):
+            self.refuse(
+                f"uses a part of parameter {weight.name!r} of which another part is used too, and they overlap; "
+                "give each a parameter of its own"
+            )
+        spans.add(span)
+        return self._slots[weight.name].offset + begin
 
     def running(self, part: str) -> int:
         """Where a running statistic of the layer at hand begins in the vector of them."""
@@ -173,13 +233,13 @@ class Draft:
 
     def shape(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> tuple[int, ...]:
         """The shape of one example in what a layer's `function` returns: torch tells, from a batch of none."""
-        with self._fitting(), torch.no_grad():
+        with self.fitting(), torch.no_grad():
             result: Tensor = function(*map(_empty, args), **kwargs)
         return tuple(result.shape[1:])
 
     def reshape(self, x: Activation, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Activation:
         """What `function` makes of `x`, reshaping it; torch tells, from a batch without contents."""
-        with self._fitting():
+        with self.fitting():
             result: Tensor = function(meta(x), *args, **kwargs)
         if result.dtype is not torch.float32:
             self.refuse(f"reads numbers as {result.dtype}; FastFed's engine has no such view")
@@ -191,7 +251,8 @@ class Draft:
         return self.see(x, tuple(result.shape[1:]))
 
     @contextmanager
-    def _fitting(self) -> Iterator[None]:
+    def fitting(self) -> Iterator[None]:
+        """Refuses what torch's own functions refuse."""
         try:
             yield
         except (RuntimeError, TypeError, ValueError, IndexError) as error:
@@ -221,8 +282,11 @@ class Draft:
         return self._reshaped[value, shape]
 
 
-def meta(x: Activation | Weight) -> Tensor:
-    """A batch of activations, or a weight, without contents."""
+def meta(x: Any) -> Tensor:
+    """A batch of activations, or a weight, without contents; of what is `seen` in its own way, that."""
+    seen: Tensor | None = getattr(x, "seen", None)
+    if seen is not None:
+        return seen
     return torch.empty((BATCH, *x.shape) if isinstance(x, Activation) else x.shape, device="meta")
 
 
@@ -237,7 +301,9 @@ def plainly(x: Any) -> str:
     """What `x` is, in a sentence."""
     if isinstance(x, Activation):
         return f"something computed, {x.shape} per example,"
-    return f"parameter {x.name!r}" if isinstance(x, Weight) else repr(x)
+    if isinstance(x, Weight):
+        return f"{'parameter' if x.constant is None else 'constant'} {x.name!r}"
+    return str(x)
 
 
 def _with_sizes(kind: Kind | None, shape: tuple[int, ...]) -> str:

@@ -18,6 +18,8 @@ from ..packing import Packing, Slot
 Kind = Literal["vector", "sequence", "image", "tokens", "sparse"]
 
 
+ABSENT = -1  # where a layer has no parameter
+
 _TABLE = (1, 0)  # the axes of a sparse layer's weight
 _DIGIT = 1 << 16  # of places: two of them are numbers that a float32 can be
 
@@ -48,11 +50,28 @@ class Value:
 
 
 @dataclass(frozen=True)
+class Constants:
+    """What instructions read and nobody trains, as one vector `numbers` (n,) in the engine's layout: frozen parameters,
+    buffers and masks. `names` by their offsets there."""
+
+    names: Mapping[int, str] = field(default_factory=dict)
+    numbers: Tensor = field(default_factory=lambda: torch.zeros(0))
+
+    @staticmethod
+    def place(offset: int) -> int:
+        """How an instruction's `params` say that a parameter is a constant."""
+        return ABSENT - 1 - offset
+
+    def name(self, place: int) -> str:
+        return self.names[ABSENT - 1 - place]
+
+
+@dataclass(frozen=True)
 class Instruction:
     """One step of the forward pass: `op` makes value `output` out of `inputs`.
 
-    `params` are offsets of slots in the packed vector, -1 where there is none. `name` is the layer's or node's own
-    name, for people to read.
+    `params` are offsets in the packed vector, `ABSENT` where there is none, and below that places of constants. `name`
+    is the layer's or node's own name, for people to read.
     """
 
     op: str
@@ -70,7 +89,8 @@ class Program:
     `layouts` names the slots that the engine holds with their axes permuted: an engine vector has the same offsets as
     the packed vector, but other numbers' places within these slots. `columns` names matrices whose columns the engine
     holds pixel by pixel, (channels, pixels) of the image that they read, where torch has them channel by channel.
-    `statistics`: where running statistics of batch norms lie in a vector of their own; None without any.
+    `statistics`: where running statistics of batch norms lie in a vector of their own; None without any. `constants`:
+    what nobody trains.
     """
 
     values: tuple[Value, ...]
@@ -82,6 +102,7 @@ class Program:
     columns: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     input: int = 0
     statistics: Statistics | None = None
+    constants: Constants = field(default_factory=Constants)
 
     @property
     def dropouts(self) -> int:
@@ -186,7 +207,6 @@ def describe(program: Program) -> str:
     2     linear  (3) -> (2)  2.weight 2.bias
     loss  cross_entropy of (2)
     """
-    names = {slot.offset: slot.name for slot in program.packing.slots}
     rows = [("name", "op", "shapes", "parameters")]
     for step in program.instructions:
         settings = ", ".join(_settings(step.settings))
@@ -196,12 +216,19 @@ def describe(program: Program) -> str:
                 step.name,
                 f"{step.op}({settings})" if settings else step.op,
                 f"{before} -> {_sizes(program.values[step.output])}",
-                " ".join(names[offset] for offset in step.params if offset >= 0),
+                " ".join(_parameter(program, place) for place in step.params if place != ABSENT),
             )
         )
     widths = [max(len(row[column]) for row in rows) for column in range(4)]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     return "\n".join([*lines, f"loss  {program.loss} of {_sizes(program.values[program.output])}"])
+
+
+def _parameter(program: Program, place: int) -> str:
+    """The name of the parameter there, or of the one that a part of is there."""
+    if place < ABSENT:
+        return f"{program.constants.name(place)} (frozen)"
+    return next(slot.name for slot in program.packing.slots if slot.span.start <= place < slot.span.stop)
 
 
 def _settings(settings: Mapping[str, float]) -> Iterator[str]:

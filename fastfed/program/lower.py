@@ -38,7 +38,7 @@ from ..kernels.layers import (
     adaptive_axis,
     grid_axis,
 )
-from .ir import Instruction, Program, Unsupported, Value
+from .ir import ABSENT, Instruction, Program, Unsupported, Value
 
 _BORDER = 4  # numbers: wide accesses to memory take four, and want rows that start on such a border
 _CURVES = {"relu": RELU, "sigmoid": SIGMOID, "tanh": TANH, "silu": SILU}
@@ -137,6 +137,16 @@ class _Lowering:
             raise Unsupported(
                 f"module: layer {step.name!r} is a batch norm, whose running statistics executor 'device' does not "
                 "know; 'native', 'eager' and 'batched' do, and nn.GroupNorm runs everywhere"
+            )
+        if step.op not in _LAYERS or any(place < ABSENT for place in step.params):
+            what = (
+                "has a frozen parameter"
+                if step.op in _LAYERS
+                else f"needs {step.op.replace('_', ' ')}, as transformers do"
+            )
+            raise Unsupported(
+                f"module: layer {step.name!r} {what}, which executor 'device' does not know; 'native', 'eager' and "
+                "'batched' do"
             )
         layer = _LAYERS[step.op](self, step)
         if isinstance(layer, Reorder) and (_is_plain(layer) or self._is_read_by_pixels(step)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable
 from typing import Any
@@ -12,9 +13,11 @@ from torch import nn
 
 from .. import models
 from ..norms import FrozenNorm
-from .draft import NUMBERS, Activation, Draft, FinalState, Weight
+from .draft import NUMBERS, Activation, Draft, Weight, Withheld, plainly
 from .ir import Kind
+from .scores import Scores, add_to_scores
 from .table import Builder, builds
+from .views import Parameter, Part, copied, look, rows_of
 
 # ---- products
 
@@ -60,7 +63,7 @@ def _padding(draft: Draft, padding: Any, kernel: tuple[int, int]) -> tuple[int, 
     return (kernel[0] // 2, kernel[1] // 2)
 
 
-@builds(F.embedding)
+@builds(F.embedding, parameters=True)
 def embedding(
     draft: Draft,
     input: Any,
@@ -70,7 +73,9 @@ def embedding(
     norm_type: float = 2.0,
     scale_grad_by_freq: bool = False,
     sparse: bool = False,
-) -> Activation:
+) -> Activation | Part:
+    if isinstance(input, Weight):
+        return _rows_in_order(draft, input, weight)
     value = draft.number(input, "tokens")
     for name, given in (("max_norm", max_norm), ("scale_grad_by_freq", scale_grad_by_freq), ("sparse", sparse)):
         if given:
@@ -79,6 +84,20 @@ def embedding(
     rows, width = weight.shape
     table = {"padding_idx": -1 if padding_idx is None else padding_idx % rows, "vocabulary": rows}
     return draft.emit("embedding", (value,), (*input.shape, width), params, table)
+
+
+def _rows_in_order(draft: Draft, positions: Weight, weight: Any) -> Part:
+    """The rows of a table at positions that are the same for every example, such as torch.arange(length)."""
+    if positions.constant is None or positions.constant.dim() not in (1, 2) or positions.constant.is_floating_point():
+        draft.refuse(f"is given {positions.name!r}, which is no tokens and no positions")
+    found = positions.constant.flatten()
+    first = int(found[0])
+    if positions.constant.shape[:-1].numel() != 1 or found.tolist() != list(range(first, first + len(found))):
+        draft.refuse(
+            "is given positions that do not count up by one; FastFed's engine takes rows that follow each other"
+        )
+    rows: Part = look(draft, weight, torch.narrow, 0, first, len(found))
+    return rows if positions.constant.dim() == 1 else look(draft, rows, torch.unsqueeze, 0)
 
 
 # ---- recurrence: leaf modules, which also get the module itself and `weight`, that finds its parameters
@@ -95,7 +114,7 @@ def lstm(draft: Draft, module: models.LSTM, weight: Callable[[str], Weight], x: 
 @builds(nn.LSTM)
 def torch_lstm(
     draft: Draft, module: nn.LSTM, weight: Callable[[str], Weight], input: Any, hx: Any = None
-) -> tuple[Activation, FinalState]:
+) -> tuple[Activation, Withheld]:
     refusals = {
         "batch_first=False": not module.batch_first,
         "bidirectional=True": module.bidirectional,
@@ -112,7 +131,7 @@ def torch_lstm(
         biases = [weight(f"bias_{part}_l{layer}") if module.bias else None for part in ("ih", "hh")]
         weights = weight(f"weight_ih_l{layer}"), weight(f"weight_hh_l{layer}")
         input = _lstm_layer(draft, input, module.hidden_size, *weights, *biases)
-    return input, FinalState()
+    return input, Withheld("uses the final state of an LSTM; FastFed's engine gives its outputs: take x[:, -1]")
 
 
 def _lstm_layer(draft: Draft, x: Any, hidden: int, *weights: Weight | None) -> Activation:
@@ -186,12 +205,19 @@ def adaptive_max_pool(draft: Draft, input: Any, output_size: Any, return_indices
 
 @builds(torch.mean, "mean")
 def mean(draft: Draft, input: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Activation:
-    value = draft.number(input, "image")
-    axes = {axis % 4 for axis in (dim if isinstance(dim, (tuple, list)) else (dim,)) if axis is not None}
-    if axes != {2, 3} or dtype is not None:
-        draft.refuse("takes another mean than that of an image over (2, 3), which is all that FastFed's engine has")
-    pooled = draft.emit("adaptive_avg_pool", (value,), (input.shape[0], 1, 1))
-    return pooled if keepdim else draft.see(pooled, pooled.shape[:1])
+    value = draft.number(input, "image", "sequence")
+    rank = len(input.shape) + 1
+    axes = {axis % rank for axis in (dim if isinstance(dim, (tuple, list)) else (dim,)) if axis is not None}
+    if dtype is None and rank == 4 and axes == {2, 3}:
+        pooled = draft.emit("adaptive_avg_pool", (value,), (input.shape[0], 1, 1))
+        return pooled if keepdim else draft.see(pooled, pooled.shape[:1])
+    if dtype is None and rank == 3 and axes == {1}:
+        meant = draft.emit("mean_rows", (value,), (input.shape[1],), settings={"padding": -1})
+        return draft.see(meant, (1, *meant.shape)) if keepdim else meant
+    draft.refuse(
+        "takes another mean than that of an image over (2, 3) or of a sequence over 1, which is all that FastFed's "
+        "engine has"
+    )
 
 
 # ---- number by number
@@ -231,26 +257,78 @@ def dropout(draft: Draft, input: Any, p: float = 0.5, training: bool = True, inp
     return _change(draft, "dropout", input, inplace, p=p, index=0)
 
 
-def _add(draft: Draft, x: Any, other: Any, alpha: float, inplace: bool) -> Activation:
+def _add(draft: Draft, x: Any, other: Any, alpha: float, inplace: bool) -> Any:
     if alpha != 1:
         draft.refuse(f"has alpha={alpha}; FastFed's engine adds as it is (alpha=1)")
-    values = draft.number(x, *NUMBERS), draft.number(other, *NUMBERS)
-    if x.shape != other.shape:
-        draft.refuse(f"adds shapes {x.shape} and {other.shape}; FastFed's engine adds tensors of one shape")
-    result = draft.emit("add", values, x.shape)
+    if isinstance(x, Weight | Part):
+        x, other = other, x
+    if isinstance(x, Scores):
+        return add_to_scores(draft, x, other)
+    x, other = copied(draft, x), copied(draft, other)
+    result = _sum_with_parameter(draft, x, other) if isinstance(other, Weight | Part) else _sum(draft, x, other)
     if inplace:
         draft.overwrite(x, result)
     return result
 
 
-@builds(operator.add, torch.add, "add")
-def add(draft: Draft, input: Any, other: Any, *, alpha: float = 1) -> Activation:
+def _sum(draft: Draft, x: Any, other: Any) -> Activation:
+    values = draft.number(x, *NUMBERS), draft.number(other, *NUMBERS)
+    if x.shape != other.shape:
+        draft.refuse(f"adds shapes {x.shape} and {other.shape}; FastFed's engine adds tensors of one shape")
+    return draft.emit("add", values, x.shape)
+
+
+def _sum_with_parameter(draft: Draft, x: Any, other: Parameter) -> Activation:
+    """The parameter is added to every example, or to every row."""
+    value = draft.number(x, "vector", "sequence")
+    offset, shape = rows_of(draft, other)
+    while len(shape) > 1 and shape[0] == 1:
+        shape = shape[1:]
+    if not shape or shape != x.shape[-len(shape) :]:
+        draft.refuse(
+            f"adds {plainly(other)}, shaped {shape}, to {x.shape}; FastFed's engine adds it to examples or to rows"
+        )
+    return draft.emit("add_parameter", (value,), x.shape, (offset,), {"width": math.prod(shape)})
+
+
+@builds(operator.add, torch.add, "add", seen=True, parameters=True)
+def add(draft: Draft, input: Any, other: Any, *, alpha: float = 1) -> Any:
     return _add(draft, input, other, alpha, inplace=False)
 
 
-@builds(operator.iadd, "add_")
-def add_(draft: Draft, input: Any, other: Any, *, alpha: float = 1) -> Activation:
+@builds(operator.iadd, "add_", seen=True)
+def add_(draft: Draft, input: Any, other: Any, *, alpha: float = 1) -> Any:
     return _add(draft, input, other, alpha, inplace=True)
+
+
+# ---- one after the other
+
+
+@builds(torch.cat, torch.concat)
+def concatenate(draft: Draft, tensors: Any, dim: int = 0) -> Activation:
+    """Steps of sequences, and parameters that stand for some, such as class tokens."""
+    parts = [copied(draft, part) for part in tensors]
+    if dim not in (1, -2):
+        draft.refuse(f"is along axis {dim}; FastFed's engine puts the steps of sequences one after the other: dim=1")
+    inputs: list[int] = []
+    params: list[int] = []
+    settings: dict[str, float] = {"parts": len(parts)}
+    shapes = []
+    for number, part in enumerate(parts):
+        if isinstance(part, Weight | Part):
+            offset, shape = rows_of(draft, part)
+            source = -1 - len(params)
+            params.append(offset)
+        else:
+            value, shape = draft.number(part, "sequence"), part.shape
+            source = inputs.index(value) if value in inputs else len(inputs)
+            inputs += [] if value in inputs else [value]
+        settings |= {f"part_{number}": source, f"rows_{number}": shape[0]}
+        shapes.append(shape)
+    if not inputs or any(len(shape) != 2 or shape[1] != shapes[0][1] for shape in shapes):
+        draft.refuse(f"puts shapes {shapes} together; FastFed's engine puts sequences and parameters of one width so")
+    length = sum(shape[0] for shape in shapes)
+    return draft.emit("concatenate", tuple(inputs), (length, shapes[0][1]), tuple(params), settings)
 
 
 # ---- norms

@@ -18,10 +18,12 @@ from ..data.store import Inputs, Pixels, Sparse
 from ..losses import LOSSES, Loss, LossName, find_loss
 from ..norms import Statistics
 from ..packing import Packing
-from . import ops, shapes  # noqa: F401 (they also fill the table)
-from .draft import KINDS, Activation, Draft, FinalState, Place, Weight, plainly
+from . import attention, ops, shapes  # noqa: F401 (they also fill the table)
+from .draft import KINDS, Activation, Draft, Place, Symbol, Weight, Withheld, plainly
+from .folding import folded, is_foldable
 from .ir import Kind, Program, Unsupported, Value
-from .table import BUILDERS, HINTS, LAYERS, abilities
+from .table import AS_SEEN, BUILDERS, HINTS, LAYERS, OF_PARAMETERS, abilities
+from .views import Part, View, copied
 
 # What each loss sees; "mse" compares numbers in torch's order, whatever their shape.
 SEEN: dict[str, tuple[Kind, ...]] = {"cross_entropy": ("vector", "sequence"), "binary_cross_entropy": ("vector",)}
@@ -45,7 +47,8 @@ def trace(module: nn.Module, inputs: Inputs, loss: Loss) -> Program:
         evaluated = _write(module, draft(), loss)
     with _mode(module, training=True):
         program = _write(module, draft(), loss)
-    if evaluated.dropouts or _steps(program) != _steps(evaluated):
+    same_constants = torch.equal(program.constants.numbers, evaluated.constants.numbers)
+    if evaluated.dropouts or _steps(program) != _steps(evaluated) or not same_constants:
         raise Unsupported(
             f"{_layer('', type(module))} does something else in training than in evaluation; in FastFed's engine only "
             "dropout and batch norm may differ, written nn.Dropout(p) or F.dropout(x, p, training=self.training)"
@@ -99,6 +102,7 @@ def _write(module: nn.Module, draft: Draft, loss: LossName) -> Program:
     given = Activation(0, draft.values[0].shape)
     output = _Walk(module, _record(module), draft).run(given, enable_io_processing=False)
     draft.place = Place("output", _layer("", type(module)))
+    output = copied(draft, output) if isinstance(output, View) else output
     if not isinstance(output, Activation):
         draft.refuse(f"returns a {type(output).__name__}; FastFed's engine takes one tensor, which the loss sees")
     draft.place = Place("output", f"loss {loss!r}")
@@ -106,8 +110,11 @@ def _write(module: nn.Module, draft: Draft, loss: LossName) -> Program:
     if seen == 0:
         draft.refuse("is given the input itself; FastFed's engine wants something computed from it")
     values, instructions = tuple(draft.values), tuple(draft.instructions)
+    layouts, constants = draft.layouts, draft.constants
     return _compact(
-        Program(values, instructions, draft.packing, loss, seen, draft.layouts, statistics=draft.statistics)
+        Program(
+            values, instructions, draft.packing, loss, seen, layouts, statistics=draft.statistics, constants=constants
+        )
     )
 
 
@@ -167,6 +174,8 @@ class _Proxy(fx.Proxy):
 class _Tracer(fx.Tracer):
     """Looks into everything but LSTMs and what torch.nn has beyond `LAYERS`."""
 
+    proxy_buffer_attributes = True  # they are constants
+
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         return type(m) in BUILDERS or (m.__module__.startswith("torch.nn") and type(m) not in LAYERS)
 
@@ -179,10 +188,9 @@ class _Tracer(fx.Tracer):
 
     def create_arg(self, a: Any) -> Any:
         if isinstance(a, Tensor) and not isinstance(a, nn.Parameter):
-            buffers = [name for name, buffer in self.root.named_buffers() if buffer is a]
-            what = f"buffer {buffers[0]!r}" if buffers else "a tensor that is neither its input nor a parameter itself"
             raise Unsupported(
-                f"{self._here()} computes with {what}; FastFed's engine knows the input and trainable parameters"
+                f"{self._here()} computes with a tensor that is neither its input nor a parameter nor a buffer itself; "
+                "FastFed's engine knows these only: use self.register_buffer for a constant"
             )
         return super().create_arg(a)
 
@@ -257,14 +265,12 @@ class _Walk(fx.Interpreter):
     def weight(self, name: str) -> Weight:
         packing = self.draft.packing
         name = packing.aliases.get(name, name)
-        if name in packing.frozen:
-            self.draft.refuse(
-                f"uses parameter {name!r}, which is frozen (requires_grad=False); FastFed's engine trains all that it "
-                "uses: compute frozen features once, or set requires_grad"
-            )
-        if name not in self.slots:
-            self.draft.refuse(f"uses {name!r}, which is not a trainable parameter; FastFed's engine knows no other")
-        return Weight(name, self.slots[name].shape)
+        if name in self.slots:
+            return Weight(name, self.slots[name].shape)
+        if name not in packing.frozen and name not in packing.buffers:
+            self.draft.refuse(f"uses {name!r}, which is no parameter and no buffer; FastFed's engine knows no other")
+        constant: Tensor = operator.attrgetter(name)(self.module).detach()
+        return Weight(name, tuple(constant.shape), constant)
 
     def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if _is_plain(target) and not _has_tensors((args, kwargs)):
@@ -283,15 +289,21 @@ class _Walk(fx.Interpreter):
         return self._build(type(module), (module, lambda name: self.weight(prefix + name), *args), kwargs)
 
     def _build(self, target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        if is_foldable(target, (args, kwargs)):
+            return folded(self.draft, target, args, kwargs)
         builder = BUILDERS.get(target)
         if builder is None:
             hint = f"; {HINTS[target]}" if target in HINTS else ""
             self.draft.refuse(f"is nothing that FastFed's engine knows{hint}; {abilities()}")
         given = (*args, *kwargs.values())
-        if target is not operator.getitem and any(isinstance(arg, FinalState) for arg in given):
-            self.draft.refuse("uses the final state of an LSTM; FastFed's engine gives its outputs: take x[:, -1]")
-        if isinstance(given[0], Weight) and target not in shapes.MEASURES:
+        withheld = [arg for arg in given if isinstance(arg, Withheld)]
+        if withheld and target is not operator.getitem:
+            self.draft.refuse(withheld[0].why)
+        if isinstance(given[0], Weight | Part) and target not in OF_PARAMETERS:
             self.draft.refuse(f"computes with {plainly(given[0])} itself; FastFed's engine has it as a layer's weight")
+        if target not in AS_SEEN:
+            args = tuple(copied(self.draft, arg) for arg in args)
+            kwargs = {name: copied(self.draft, arg) for name, arg in kwargs.items()}
         try:
             inspect.signature(builder).bind(self.draft, *args, **kwargs)
         except TypeError as error:
@@ -322,7 +334,5 @@ def _is_plain(function: Any) -> bool:
 
 def _has_tensors(x: Any) -> bool:
     found: list[Any] = []
-    fx.node.map_aggregate(
-        x, lambda leaf: found.append(leaf) if isinstance(leaf, Activation | Weight | FinalState) else None
-    )
+    fx.node.map_aggregate(x, lambda leaf: found.append(leaf) if isinstance(leaf, Symbol) else None)
     return bool(found)

@@ -78,7 +78,8 @@ class Native:
         layout, self._learnt = self.program.statistics, Statistics.of(module)
         self._frozen = None if layout is None or self._learnt is not None else layout.pack(module, torch.float32)
         sizes = self.program.packing.size, 0 if layout is None else layout.size
-        self._core = _core.Program(values, instructions, self.program.output, loss, reduction, *sizes)
+        constants = self.program.constants.numbers
+        self._core = _core.Program(values, instructions, self.program.output, loss, reduction, *sizes, constants)
 
     def run(self, work: RoundWork) -> Outcome:
         """Trains the round's clients."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -43,14 +44,20 @@ class Value:
 
 
 class Parameters:
-    """Reads tensors out of an engine vector; `statistics` are those of batch norms."""
+    """Reads tensors out of an engine vector; `statistics` are those of batch norms, `constants` what nobody trains."""
 
-    def __init__(self, engine: Tensor, offsets: list[int], statistics: Tensor) -> None:
+    def __init__(
+        self, engine: Tensor, offsets: list[int], statistics: Tensor, constants: Tensor, tokens: Tensor
+    ) -> None:
         self.engine, self.offsets, self.statistics = engine, offsets, statistics
+        self.constants, self.tokens = constants, tokens
 
     def __call__(self, which: int, *shape: int) -> Tensor | None:
         offset = self.offsets[which]
-        return None if offset < 0 else self.engine[offset : offset + math.prod(shape)].view(shape)
+        if offset == -1:
+            return None
+        held, begin = (self.engine, offset) if offset >= 0 else (self.constants, -2 - offset)
+        return held[begin : begin + math.prod(shape)].view(shape)
 
 
 def linear(out: Value, x: Value, take: Parameters, settings: Settings) -> None:
@@ -117,14 +124,15 @@ def embedding(out: Value, x: Value, take: Parameters, settings: Settings) -> Non
     assert x.kind == "tokens"
     assert -1 <= settings["padding_idx"] < settings["vocabulary"]
     assert x.data.max() < settings["vocabulary"]
-    places = take.offsets[0] + x.data[..., None] * out.width + torch.arange(out.width)
-    out.data = take.engine[places]
+    table = take(0, int(settings["vocabulary"]), out.width)
+    assert table is not None
+    out.data = table[x.data]
 
 
 def lstm(out: Value, x: Value, take: Parameters, settings: Settings) -> None:
     size = out.width
     weight_ih, weight_hh = take(0, 4 * size, x.width), take(1, 4 * size, size)
-    bias = sum(take(i, 4 * size) for i in (2, 3) if take.offsets[i] >= 0)
+    bias = sum(take(i, 4 * size) for i in (2, 3) if take.offsets[i] != -1)
     h = c = x.data.new_zeros(len(x.data), size)
     steps = []
     for t in range(x.rows):
@@ -164,7 +172,88 @@ def add(out: Value, x: Value, other: Value, take: Parameters, settings: Settings
     out.data = x.data + other.data
 
 
+def pick(out: Value, x: Value, take: Parameters, settings: Settings) -> None:
+    at, row_step, step = (int(settings[name]) for name in ("at", "row_step", "step"))
+    places = at + torch.arange(out.rows)[:, None] * row_step + torch.arange(out.width) * step
+    out.data = x.data.reshape(len(x.data), -1)[:, places]
+
+
+def concatenate(out: Value, *given: Any) -> None:
+    *inputs, take, settings = given
+    parts = []
+    for number in range(int(settings["parts"])):
+        source, rows = int(settings[f"part_{number}"]), int(settings[f"rows_{number}"])
+        if source < 0:
+            parameter = take(-1 - source, rows, out.width)
+            assert parameter is not None
+            parts.append(parameter.expand(len(inputs[0].data), rows, out.width))
+        else:
+            assert inputs[source].rows == rows
+            parts.append(inputs[source].data)
+    out.data = torch.cat(parts, 1)
+
+
+def add_parameter(out: Value, x: Value, take: Parameters, settings: Settings) -> None:
+    parameter = take(0, int(settings["width"]))
+    assert parameter is not None
+    out.data = (x.data.reshape(-1, len(parameter)) + parameter).view_as(x.data)
+
+
+def scale(out: Value, x: Value, take: Parameters, settings: Settings) -> None:
+    out.data = x.data * settings["factor"]
+
+
+def mean_rows(out: Value, x: Value, take: Parameters, settings: Settings) -> None:
+    means = []
+    for example, rows in enumerate(x.data):
+        shown = [r for r in range(x.rows) if settings["padding"] < 0 or take.tokens[example, r] != settings["padding"]]
+        means.append(rows[shown or range(x.rows)].mean(0, keepdim=True))
+    out.data = torch.stack(means)
+
+
+def attention(out: Value, *given: Any) -> None:
+    """Query by query: what a head looks at, one key after the other."""
+    *inputs, take, settings = given
+    numbers = {name: int(settings[name]) for name in ATTENTION if name != "scale"}
+    heads, queries, keys = (numbers[name] for name in ("heads", "queries", "keys"))
+    n = len(inputs[0].data)
+
+    def operand(name: str, length: int, width: int) -> Tensor:
+        flat = inputs[numbers[f"{name}_input"]].data.reshape(n, -1)
+        places = numbers[f"{name}_at"] + numbers[f"{name}_head"] * torch.arange(heads)[:, None, None]
+        places = places + numbers[f"{name}_row"] * torch.arange(length)[:, None] + torch.arange(width)
+        return flat[:, places]
+
+    query, key = operand("query", queries, numbers["width"]), operand("key", keys, numbers["width"])
+    value = operand("value", keys, numbers["value_width"])
+    results = []
+    for example in range(n):
+        hidden = [numbers["padding"] >= 0 and take.tokens[example, k] == numbers["padding"] for k in range(keys)]
+        if all(hidden) and numbers["unless_all"]:
+            hidden = [False] * keys
+        rows = []
+        for q in range(queries):
+            shown = [k for k in range(keys) if not hidden[k] and not (numbers["causal"] and k > q)]
+            row = []
+            for h in range(heads):
+                scores = settings["scale"] * (key[example, h, shown] @ query[example, h, q])
+                if numbers["mask"] >= 0:
+                    at = numbers["mask"] + h * numbers["mask_head"] + q * keys
+                    scores = scores + take.constants[at : at + keys][shown]
+                shares = (scores - scores.max()).exp()
+                row.append((shares / shares.sum()) @ value[example, h, shown])
+            rows.append(torch.cat(row))
+        results.append(torch.stack(rows))
+    out.data = torch.stack(results)
+
+
 WINDOW = ("kernel_h", "kernel_w", "stride_h", "stride_w", "pad_h", "pad_w")
+
+ATTENTION = (
+    "heads", "queries", "keys", "width", "value_width", "scale", "causal", "mask", "mask_head", "padding", "unless_all",
+    *(f"{name}_{what}" for name in ("query", "key", "value") for what in ("input", "at", "head", "row")),
+)  # fmt: skip
+SEVERAL = ("attention", "concatenate")  # ops with any number of inputs and parameters; the latter's settings tell
 
 # op: (how to run it, inputs, params, settings)
 OPS: dict[str, tuple[Callable[..., None], int, int, tuple[str, ...]]] = {
@@ -190,6 +279,12 @@ OPS: dict[str, tuple[Callable[..., None], int, int, tuple[str, ...]]] = {
     "image": (image, 1, 0, ()),
     "select": (select, 1, 0, ("index",)),
     "add": (add, 2, 0, ()),
+    "pick": (pick, 1, 0, ("at", "row_step", "step")),
+    "concatenate": (concatenate, 0, 0, ()),
+    "add_parameter": (add_parameter, 1, 1, ("width",)),
+    "scale": (scale, 1, 0, ("factor",)),
+    "mean_rows": (mean_rows, 1, 0, ("padding",)),
+    "attention": (attention, 0, 0, ATTENTION),
 }
 
 
@@ -209,11 +304,12 @@ def run(program: Program, engine: Tensor, inputs: Tensor, statistics: Tensor) ->
     done = {program.input}
     for op, sources, output, params, settings in instructions:
         execute, arity, slots, names = OPS[op]
-        assert (len(sources), len(params), tuple(settings)) == (arity, slots, names), op
+        assert op in SEVERAL or (len(sources), len(params)) == (arity, slots), op
+        assert op == "concatenate" or tuple(settings) == names, op
         assert all(isinstance(setting, float) for setting in settings.values())
         assert done.issuperset(sources)
         assert output not in done
-        take = Parameters(engine, params, statistics)
+        take = Parameters(engine, params, statistics, program.constants.numbers, first.data)
         execute(values[output], *(values[source] for source in sources), take, settings)
         assert values[output].data.shape == (len(inputs), values[output].rows, values[output].width), op
         done.add(output)

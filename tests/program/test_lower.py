@@ -242,3 +242,17 @@ def test_a_device_engine_has_no_batch_norm() -> None:
     for given in (module, frozen(module)):
         with pytest.raises(Unsupported, match=r"^module: layer '1' is a batch norm.* 'device' .*nn.GroupNorm"):
             network(given, torch.zeros(1, 6))
+
+
+def test_a_device_engine_has_no_attention_and_nothing_frozen() -> None:
+    with pytest.raises(
+        Unsupported, match=r"^module: layer 'transpose' needs pick, .* 'device' does not know; 'native', "
+    ):
+        network(models.small_vit(size=8), torch.zeros(1, 1, 8, 8))
+    block = models.TransformerBlock(4, 2, 8)
+    with pytest.raises(Unsupported, match=r"^module: layer 'attention\..*' needs attention, .* executor 'device'"):
+        network(block, torch.zeros(1, 3, 4))
+    module = nn.Sequential(nn.Linear(6, 5), nn.Linear(5, 3))
+    module[0].bias.requires_grad_(False)
+    with pytest.raises(Unsupported, match=r"^module: layer '0' has a frozen parameter, which executor 'device'"):
+        network(module, torch.zeros(1, 6))

@@ -26,22 +26,6 @@ class Refusal:
     loss: Any = "mse"
 
 
-def frozen() -> nn.Module:
-    module = nn.Sequential(nn.Linear(6, 6), nn.Linear(6, 2))
-    module[0].weight.requires_grad_(False)
-    return module
-
-
-class WithBuffer(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(6, 6)
-        self.register_buffer("scale", torch.ones(6))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.linear(x) + self.scale
-
-
 class Branching(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -130,11 +114,6 @@ REFUSALS = {
         lambda: Net(lambda net, x: (net.norm(x), net.l(x))[1], l=nn.Linear(6, 2), norm=nn.BatchNorm1d(6)),
         vector,
         ("batch norm 'norm' makes something that nobody uses", ENGINE),
-    ),
-    "attention": Refusal(
-        lambda: Net(lambda net, x: net.attend(x, x, x)[0], attend=nn.MultiheadAttention(4, 2, batch_first=True)),
-        sequence,
-        ("layer 'attend' (MultiheadAttention)", ENGINE),
     ),
     "softmax": Refusal(sequential(nn.Linear(6, 3), nn.Softmax(1)), vector, ("layer '1' (Softmax)", "take logits")),
     "channel dropout": Refusal(
@@ -281,8 +260,10 @@ REFUSALS = {
         linear_then(lambda x: torch.add(x, x, alpha=2)), vector, ("operation 'add' (add) has alpha=2", ENGINE)
     ),
     "sum with a number": Refusal(linear_then(lambda x: x + 1), vector, ("operation 'add' (add) is given 1", ENGINE)),
-    "sum with a parameter": Refusal(
-        lambda: Net(lambda net, x: x + net.w, w=parameter(6)), vector, ("operation 'add' (add) is given parameter 'w'",)
+    "sum with a parameter of another shape": Refusal(
+        lambda: Net(lambda net, x: x + net.w, w=parameter(5, 1)),
+        sequence,
+        ("operation 'add' (add) adds parameter 'w', shaped (5, 1), to (5, 4)", ENGINE),
     ),
     "sum of two shapes": Refusal(
         lambda: Net(lambda net, x: x + net.a(x), a=nn.Linear(6, 1)),
@@ -314,7 +295,9 @@ REFUSALS = {
         after_conv(lambda x: x.squeeze()), picture, ("operation 'squeeze' (squeeze) squeezes without a dim",)
     ),
     "permuted": Refusal(
-        after_conv(lambda x: x.permute(0, 2, 3, 1)), picture, ("operation 'permute' (permute)", ENGINE)
+        after_conv(lambda x: x.permute(0, 2, 3, 1)),
+        picture,
+        ("module 'Net' is given something seen as (7, 5, 4) per example by 'permute'", ENGINE),
     ),
     "tokens reshaped": Refusal(
         lambda: Net(lambda net, x: net.e(x.unsqueeze(-1)), e=nn.Embedding(11, 3)),
@@ -326,27 +309,27 @@ REFUSALS = {
         tokens,
         ("operation 'float_1' (float) is given tokens (5,)", ENGINE),
     ),
-    "a slice": Refusal(
-        linear_then(lambda x: x[:, 1:]), vector, ("operation 'getitem' (getitem) picks", ENGINE + " has x[:, i]")
-    ),
     "a number": Refusal(
         lambda: Net(lambda net, x: net.l(x)[:, 1, 0], l=nn.Linear(4, 2)),
         sequence,
-        ("operation 'getitem' (getitem) picks", ENGINE),
+        ("module 'Net' is given something seen as () per example by 'getitem'", ENGINE),
     ),
-    "an example": Refusal(linear_then(lambda x: x[0]), vector, ("operation 'getitem' (getitem) picks 0", ENGINE)),
-    "a channel": Refusal(
-        after_conv(lambda x: x[:, 0]), picture, ("operation 'getitem' (getitem) is given image (4, 7, 5)", ENGINE)
+    "an example": Refusal(
+        linear_then(lambda x: x[0]), vector, ("operation 'getitem' (getitem) picks some of a batch's examples", ENGINE)
+    ),
+    "some examples": Refusal(
+        linear_then(lambda x: x[:7] + x[1:8]), vector, ("operation 'getitem' (getitem) picks some of a batch's", ENGINE)
+    ),
+    "what a mask picks": Refusal(
+        linear_then(lambda x: x[:, x]), vector, ("operation 'getitem' (getitem) picks", "numbers and slices", ENGINE)
+    ),
+    "several channels": Refusal(
+        after_conv(lambda x: x[:, :2]), picture, ("module 'Net' is given something seen as (2, 7, 5)", ENGINE)
     ),
     "a step too far": Refusal(
         lambda: Net(lambda net, x: net.l(x)[:, 5], l=nn.Linear(4, 2)),
         sequence,
         ("operation 'getitem' (getitem) does not fit",),
-    ),
-    "a step of the features": Refusal(
-        lambda: Net(lambda net, x: net.l(x).select(2, 0), l=nn.Linear(4, 2)),
-        sequence,
-        ("operation 'select' (select) picks along axis 2", ENGINE),
     ),
     "an attribute": Refusal(
         linear_then(lambda x: x.relu() if x.device is None else x.T), vector, ("operation 'getattr_", ENGINE)
@@ -360,8 +343,6 @@ REFUSALS = {
         ("operation 'relu_' (relu_) changes a tensor in place",),
     ),
     # tensors
-    "frozen": Refusal(frozen, vector, ("layer '0' (Linear) uses parameter '0.weight', which is frozen", ENGINE)),
-    "buffer": Refusal(WithBuffer, vector, ("module 'WithBuffer' computes with buffer 'scale'", ENGINE)),
     "constant": Refusal(
         sequential(nn.Linear(6, 6), Block(lambda parts, x: x + torch.ones(6))),
         vector,
@@ -388,7 +369,7 @@ REFUSALS = {
     "parameter reshaped": Refusal(
         lambda: Net(lambda net, x: F.linear(x, net.w.view(2, 6)), w=parameter(12)),
         vector,
-        ("operation 'view' (view) computes with parameter 'w' itself", ENGINE),
+        ("operation 'linear' (linear) is given a part of parameter 'w' as a weight", ENGINE),
     ),
     "weight with one axis": Refusal(
         lambda: Net(lambda net, x: F.linear(x, net.w), w=parameter(6)),

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 import fastfed as ff
 from fastfed import clients as ff_clients
+from fastfed import models
 from fastfed.batch_norm import own_places
 from fastfed.clients import SM3, SPS, AdaGrad, Adam, Client, DeltaSGD, Momentum
 from fastfed.data import Augment, Examples, Pixels, Sparse
@@ -284,6 +285,104 @@ WIDE = {
     ),
 }
 
+
+class Writer(nn.Module):
+    """Says something of every token, having seen those before it: more of them than are worked on at a time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.places = nn.Embedding(11, 6), nn.Parameter(torch.randn(1, LONG, 6))
+        self.first, self.second = nn.Linear(6, 18, bias=False), nn.MultiheadAttention(6, 1, batch_first=True)
+        self.drop, self.head = nn.Dropout(0.2), nn.Linear(6, 5)
+        self.register_buffer("ahead", torch.ones(LONG, LONG).triu(1).bool())
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.drop(self.words(tokens) + self.places[:, : tokens.shape[1]])
+        q, k, v = self.first(x).view(x.shape[0], x.shape[1], 3, 2, 3).permute(2, 0, 3, 1, 4)
+        x = x + F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2)
+        x = x + self.second(x, x, x, attn_mask=self.ahead, need_weights=False)[0]
+        return self.head(x)
+
+
+class Asked(nn.Module):
+    """A few learnt questions to sequences of odd length, whose keys all heads share; parts of what comes out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.keys, self.values, self.questions = nn.Linear(5, 4), nn.Linear(5, 14), nn.Linear(5, 8)
+        self.register_buffer("nearness", torch.randn(2, 3, 7))
+        self.norm, self.head = nn.LayerNorm(14), nn.Linear(14, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q = self.questions(x[:, 1:4]).unflatten(-1, (2, 4)).transpose(1, 2) * 0.4
+        k = self.keys(x).unsqueeze(1).expand(-1, 2, -1, -1)
+        v = self.values(x).view(x.shape[0], 7, 2, 7).transpose(1, 2)
+        x = (F.softmax(q @ k.mT + self.nearness, -1) @ v).transpose(1, 2).flatten(2)
+        return self.head(self.norm(x)[:, 1:].mean(1))
+
+
+LONG = 53
+
+
+def _picked(g: torch.Generator) -> Examples:
+    images = torch.randint(256, (ROWS, 2, 6, 6), generator=g, dtype=torch.uint8)
+    return Examples(Pixels(images, (0.4, 0.6), (0.25, 0.3)), _labels(g, 4, ROWS))
+
+
+def _padded(g: torch.Generator) -> Examples:
+    """Texts of unequal length, one of them of padding alone."""
+    lengths = torch.randint(1, 8, (ROWS, 1), generator=g)
+    lengths[5] = 0
+    return Examples(torch.where(torch.arange(7) < lengths, 1 + _labels(g, 10, ROWS, 7), 0), _labels(g, 4, ROWS))
+
+
+def _vit() -> models.VisionTransformer:
+    return models.VisionTransformer(4, 6, patch=2, channels=12, depth=2, heads=3, colours=2)
+
+
+def _freeze(module: nn.Module, *names: str) -> nn.Module:
+    for name in names:
+        module.get_parameter(name).requires_grad_(False)
+    return module
+
+
+def _frozen_cnn() -> nn.Module:
+    return _freeze(_cnn(), "0.weight", "1.bias", "5.bias", "10.bias")
+
+
+def _frozen_tagger() -> nn.Module:
+    return _freeze(Tagger(), "embedding.weight", "lstm.weight_ih_l0", "lstm.bias_l0")
+
+
+def _frozen_words() -> nn.Module:
+    return _freeze(nn.Sequential(nn.Linear(30, 8), nn.ReLU(), nn.Linear(8, 7)), "0.weight")
+
+
+def _adapted_writer() -> nn.Module:
+    with torch.no_grad():
+        module = models.lora(Writer(), 2, alpha=3.0, trained=["head"])
+        for layer in (module.first, module.second):
+            for name in ("up", "out_up"):
+                if hasattr(layer, name):
+                    getattr(layer, name).normal_(std=0.3)
+    return module
+
+
+# Not for the device engine, which has no attention and nothing frozen.
+TRANSFORMERS = {
+    "vit": Task(_vit, "cross_entropy", _picked),
+    "reader": Task(lambda: models.TextTransformer(11, 7, 4, 10, 1, 2), "cross_entropy", _padded),
+    "writer": Task(Writer, "cross_entropy", lambda g: Examples(_labels(g, 11, ROWS, LONG), _labels(g, 5, ROWS, LONG))),
+    "asked": Task(Asked, "cross_entropy", lambda g: Examples(_normal(g, ROWS, 7, 5), _labels(g, 4, ROWS))),
+    "adapted vit": Task(lambda: models.lora(_vit(), 3, 2.0, trained=["head"]), "cross_entropy", _picked),
+    "adapted writer": Task(
+        _adapted_writer, "cross_entropy", lambda g: Examples(_labels(g, 11, ROWS, LONG), _labels(g, 5, ROWS, LONG))
+    ),
+    "frozen cnn": Task(_frozen_cnn, "cross_entropy", _pixels),
+    "frozen tagger": Task(_frozen_tagger, "cross_entropy", _sequences),
+    "frozen words": Task(_frozen_words, "binary_cross_entropy", _words),
+}
+
 # ---- cases ----------------------------------------------------------------------------------------------------------
 
 CORRECTED: dict[str, Any] = {"weight_decay": 0.05, "prox": 0.3, "clip": 0.7}
@@ -394,6 +493,22 @@ def _batch_norms() -> list[Case]:
 BATCH_NORM_CASES = _batch_norms()
 
 
+def _transformers() -> list[Case]:
+    rules = ("sgd", "sgd corrected", "adam", "sm3", "delta-sgd same batch")
+    cases = [Case(task, (rule,)) for task in ("vit", "reader", "adapted vit") for rule in rules]
+    cases += [Case(task, (rule,)) for task in ("writer", "asked", "adapted writer") for rule in ("sgd", "adam")]
+    cases += [Case(f"frozen {kind}", (rule,)) for kind in ("cnn", "tagger", "words") for rule in ("sgd", "sm3")]
+    return [
+        *cases,
+        Case("vit", ("sgd",), frozenset({"contrast"})),
+        Case("adapted vit", ("sgd", "adam"), frozenset({"seen", "lr", "models", "clip"})),
+        Case("reader", ("momentum",), frozenset({"models", "corrections"})),
+    ]
+
+
+TRANSFORMER_CASES = _transformers()
+
+
 def _generator(name: str) -> torch.Generator:
     return torch.Generator().manual_seed(zlib.crc32(name.encode()))
 
@@ -411,7 +526,7 @@ def examples_of(task: str) -> Examples:
 
 
 def _task(name: str) -> Task:
-    return (TASKS | BATCH_NORMS | WIDE)[name]
+    return (TASKS | BATCH_NORMS | WIDE | TRANSFORMERS)[name]
 
 
 def work_of(case: Case, dtype: torch.dtype) -> RoundWork:

@@ -8,6 +8,7 @@ import torch
 from .agreement import (
     BATCH_NORM_CASES,
     CASES,
+    TRANSFORMER_CASES,
     Case,
     assert_agrees,
     assert_close,
@@ -17,9 +18,14 @@ from .agreement import (
     run,
 )
 
-ALL = [*CASES, *BATCH_NORM_CASES]
+ALL = [*CASES, *BATCH_NORM_CASES, *TRANSFORMER_CASES]
 
 
+# torch.func.vmap takes its attention client by client, and says so.
+slow_vmap = pytest.mark.filterwarnings("ignore:There is a performance drop because we have not yet implemented")
+
+
+@slow_vmap
 @executors("batched", "native")
 @pytest.mark.parametrize("case", ALL, ids=lambda case: case.id)
 def test_agrees_with_eager(case: Case, executor: str) -> None:
@@ -29,6 +35,7 @@ def test_agrees_with_eager(case: Case, executor: str) -> None:
 PLAIN = [case for case in ALL if case.rules == ("sgd",) and "corrections" not in case.asks]
 
 
+@slow_vmap
 @executors("batched", "native")
 @pytest.mark.parametrize("case", PLAIN, ids=lambda case: case.id)
 def test_agrees_with_eager_where_gradients_need_not_be_kept(case: Case, executor: str) -> None:

@@ -189,9 +189,21 @@ class Skipping(nn.Module):
         return torch.relu(self.first(x)) + self.second(x)
 
 
+def frozen(*names: str) -> nn.Module:
+    module, _ = vectors()
+    for name in names:
+        module.get_parameter(name).requires_grad_(False)
+    return module
+
+
 def test_models_without_such_a_layer_are_trained_as_ever() -> None:
     _, examples = vectors()
-    for make_module in (Skipping, lambda: nn.Sequential(nn.Dropout(0.1), nn.Linear(37, 5))):
+    for make_module in (
+        Skipping,
+        lambda: nn.Sequential(nn.Dropout(0.1), nn.Linear(37, 5)),
+        lambda: frozen("0.weight"),
+        lambda: frozen("0.bias"),
+    ):
         torch.manual_seed(5)
         module = make_module()
         outcomes = []

@@ -319,7 +319,7 @@ def test_the_engine_refuses_names_that_it_does_not_know() -> None:
         op: str = "linear", loss: str = "cross_entropy", kind: str = "vector", reduction: str = "mean"
     ) -> _core.Program:
         values = [(kind, 1, 4, 0, 0), ("vector", 1, 3, 0, 0)]
-        return _core.Program(values, [(op, [0], 1, [0, -1], {})], 1, loss, reduction, 12, 0)
+        return _core.Program(values, [(op, [0], 1, [0, -1], {})], 1, loss, reduction, 12, 0, torch.zeros(0))
 
     program()
     with pytest.raises(ValueError, match="program: has no layer 'bilinear'"):
@@ -336,9 +336,9 @@ def test_statistics_that_batch_norms_lack_are_refused() -> None:
     values = [("vector", 1, 4, 0, 0), ("vector", 1, 4, 0, 0)]
     settings = {"mean": 0.0, "variance": 4.0, "eps": 1e-5, "momentum": 0.1, "frozen": 0.0}
     made = [("batch_norm", [0], 1, [0, 4], settings)]
-    _core.Program(values, made, 1, "mse", "mean", 8, 8)
+    _core.Program(values, made, 1, "mse", "mean", 8, 8, torch.zeros(0))
     with pytest.raises(ValueError, match="program: a running statistic lies outside their vector"):
-        _core.Program(values, made, 1, "mse", "mean", 8, 7)
+        _core.Program(values, made, 1, "mse", "mean", 8, 7, torch.zeros(0))
     module = nn.Sequential(nn.Linear(6, 3), nn.BatchNorm1d(3))
     engine = make("native", module, "cross_entropy", vectors())
     x = ff.Packing.of(module, batch_norm=True).pack(module)

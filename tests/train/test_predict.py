@@ -12,10 +12,10 @@ from fastfed.norms import Statistics
 from fastfed.program import Unsupported
 from fastfed.train.native import Native
 
-from .agreement import BATCH_NORMS, TASKS
+from .agreement import BATCH_NORMS, TASKS, TRANSFORMERS
 from .support import normal
 
-NATIVE = {name: task for name, task in (TASKS | BATCH_NORMS).items() if isinstance(task.loss, str)}
+NATIVE = {name: task for name, task in (TASKS | BATCH_NORMS | TRANSFORMERS).items() if isinstance(task.loss, str)}
 
 
 @pytest.mark.parametrize("name", NATIVE)
@@ -27,7 +27,7 @@ def test_outputs_are_those_of_torch(name: str) -> None:
         torch.manual_seed(9)
         module = task.module().eval()
         for buffer in module.buffers():  # running statistics that are not the first ones
-            buffer.add_(torch.rand(buffer.shape) if buffer.is_floating_point() else 0)
+            buffer.copy_(buffer + torch.rand(buffer.shape) if buffer.is_floating_point() else buffer)
     examples = task.examples(generator)
     try:
         native = Native(module, task.loss, examples)

@@ -43,7 +43,7 @@ class DirectConvolution : public Convolution {
 
   void backward(const Frame& f, Size first, Size count) const override {
     for (Size e = first; e < first + count; ++e) {
-      weight_gradient(f, e);
+      if (trains(0)) weight_gradient(f, e);
       bias_gradient(f, e, 1);
       if (wants()) input_gradient(f, e);
     }
@@ -123,9 +123,11 @@ class UnrolledConvolution : public Convolution {
       product_nt(pixels, depth(), out().channels, dy(f, first), param(f, 0), nullptr, windows);
       for (Size e = first; e < first + count; ++e) roll_up(f, e, windows + (e - first) * out().rows * depth());
     }
-    unrolled(f, first, count);
-    const Sink weight = sink(f, 0, first);
-    product_tn(depth(), out().channels, pixels, weight.alpha, windows, dy(f, first), weight.beta, weight.to);
+    if (trains(0)) {
+      unrolled(f, first, count);
+      const Sink weight = sink(f, 0, first);
+      product_tn(depth(), out().channels, pixels, weight.alpha, windows, dy(f, first), weight.beta, weight.to);
+    }
     bias_gradient(f, first, count);
   }
 

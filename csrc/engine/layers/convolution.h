@@ -65,7 +65,7 @@ class Convolution : public Layer {
   }
 
   void bias_gradient(const Frame& f, Size first, Size count) const {
-    if (!has(1)) return;
+    if (!trains(1)) return;
     sum_rows(count * out().rows, out().channels, dy(f, first), f.workspace);
     pour(sink(f, 1, first), out().channels, f.workspace);
   }

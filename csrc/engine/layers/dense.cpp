@@ -17,9 +17,11 @@ class Linear : public Layer {
   void backward(const Frame& f, Size first, Size count) const override {
     const Size rows = count * in().rows, from = in().channels, to = out().channels;
     if (wants()) product_nn(rows, from, to, dy(f, first), param(f, 0), dx(f, first), adds());
-    const Sink weight = sink(f, 0, first);
-    product_tn(to, from, rows, weight.alpha, dy(f, first), x(f, first), weight.beta, weight.to);
-    if (has(1)) {
+    if (trains(0)) {
+      const Sink weight = sink(f, 0, first);
+      product_tn(to, from, rows, weight.alpha, dy(f, first), x(f, first), weight.beta, weight.to);
+    }
+    if (trains(1)) {
       sum_rows(rows, to, dy(f, first), f.workspace);
       pour(sink(f, 1, first), to, f.workspace);
     }

@@ -17,6 +17,8 @@ LayerMakers all_layers() {
   enter_norm_layers(layers);
   enter_sequence_layers(layers);
   enter_sparse_layers(layers);
+  enter_attention_layers(layers);
+  enter_token_layers(layers);
   return layers;
 }
 

@@ -48,6 +48,12 @@ struct Shape {
   DO(layer_norm, kLayerNorm)              \
   DO(embedding, kEmbedding)               \
   DO(lstm, kLstm)                         \
+  DO(attention, kAttention)               \
+  DO(pick, kPick)                         \
+  DO(concatenate, kConcatenate)           \
+  DO(add_parameter, kAddParameter)        \
+  DO(scale, kScale)                       \
+  DO(mean_rows, kMeanRows)                \
   DO(sparse_linear, kSparseLinear)
 #define FF_ENTRY(name, Number) Number,
 enum class Op { FF_OPS(FF_ENTRY) kCount };
@@ -56,12 +62,18 @@ enum class Op { FF_OPS(FF_ENTRY) kCount };
 Op op_of(const std::string& name);  // std::invalid_argument if there is no such layer
 const char* name_of(Op op);
 
+// Where a layer's parameter is: an offset in the packed vector, kAbsent, or, below that, a place among the constants,
+// which nobody trains.
+constexpr Size kAbsent = -1;
+inline bool is_constant(Size offset) { return offset < kAbsent; }
+inline Size constant_at(Size offset) { return kAbsent - 1 - offset; }
+
 // What the tracer says of a layer (fastfed/program), and what the program adds to it.
 struct Spec {
   Op op;
   std::vector<int> inputs;
   int output;
-  std::vector<Size> params;  // offsets in the packed vector; -1: absent
+  std::vector<Size> params;  // where they are
   std::map<std::string, double> settings;
 
   std::vector<Shape> input_shapes;
@@ -111,9 +123,10 @@ class RowGroups;
 
 // One thread's state while it works on one batch of one client.
 struct Frame {
-  float* params;  // the client's model
-  float* grads;   // as long as params
-  bool fused;     // gradients go straight into the parameters, with -lr
+  float* params;           // the client's model
+  float* grads;            // as long as params
+  const float* constants;  // frozen parameters and masks, the same for all clients
+  bool fused;              // gradients go straight into the parameters, with -lr
   float lr;
 
   // Where the moved rows of the program's table are tracked, else null: a flag for every row, the model that rows
@@ -163,6 +176,8 @@ class Layer {
   virtual double multiplications() const { return 0.0; }
   // Where those of the running statistics end that it uses.
   virtual Size statistics_end() const { return 0; }
+  // Where those of the constants end that it reads besides parameters.
+  virtual Size constants_end() const { return 0; }
 
   const Spec& spec() const { return spec_; }
 
@@ -178,9 +193,13 @@ class Layer {
   float* dy(const Frame& f, Size example) const { return grad(f, spec_.output, example); }
   float* kept(const Frame& f) const { return f.kept[spec_.place]; }
 
-  bool has(std::size_t param) const { return param < spec_.params.size() && spec_.params[param] >= 0; }
+  bool has(std::size_t param) const { return param < spec_.params.size() && spec_.params[param] != kAbsent; }
+  // Whether its gradient is asked for: it is there, and not frozen.
+  bool trains(std::size_t param) const { return has(param) && !is_constant(spec_.params[param]); }
   const float* param(const Frame& f, std::size_t param) const {
-    return has(param) ? f.params + spec_.params[param] : nullptr;
+    if (!has(param)) return nullptr;
+    const Size offset = spec_.params[param];
+    return is_constant(offset) ? f.constants + constant_at(offset) : f.params + offset;
   }
   // A layer called for one example at a time needs its old parameters until the last example: its gradients are
   // gathered in frame.grads, and the program applies them afterwards.
@@ -230,5 +249,7 @@ void enter_elementwise_layers(LayerMakers& layers);
 void enter_norm_layers(LayerMakers& layers);
 void enter_sequence_layers(LayerMakers& layers);
 void enter_sparse_layers(LayerMakers& layers);
+void enter_attention_layers(LayerMakers& layers);
+void enter_token_layers(LayerMakers& layers);
 
 }  // namespace fastfed

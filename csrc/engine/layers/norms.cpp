@@ -92,8 +92,8 @@ class GroupNorm : public Layer {
       add_parameter_gradients(f, e, s);
       if (wants()) give_back(f, e, s);
     }
-    if (has(0)) pour(sink(f, 0, first), n_.channels, s.weight_grad);
-    if (has(1)) pour(sink(f, 1, first), n_.channels, s.bias_grad);
+    if (trains(0)) pour(sink(f, 0, first), n_.channels, s.weight_grad);
+    if (trains(1)) pour(sink(f, 1, first), n_.channels, s.bias_grad);
   }
 
   Size kept_size(Size batch) const override { return batch * 2 * groups_; }
@@ -212,8 +212,8 @@ class BatchNorm : public Layer {
           [&](const Pixels& some, Size at) { sum_products(some, given + at, mean(f), slope + at, s.partial, s.part); });
     for (Size c = 0; c < channels_; ++c) s.products[c] *= inverse(f)[c];
     if (wants()) give_back(f, n, given, slope, s, dx(f, first));
-    if (has(0)) pour(sink(f, 0, first), channels_, s.products);
-    if (has(1)) pour(sink(f, 1, first), channels_, s.sums);
+    if (trains(0)) pour(sink(f, 0, first), channels_, s.products);
+    if (trains(1)) pour(sink(f, 1, first), channels_, s.sums);
   }
 
   Size kept_size(Size) const override { return 2 * channels_; }
@@ -361,11 +361,11 @@ class LayerNorm : public Layer {
     const Size rows = count * in().rows;
     if (wants()) give_back(f, first, rows);
     float *sums = f.workspace, *partial = f.workspace + n_;
-    if (has(0)) {
+    if (trains(0)) {
       weight_back(rows, n_, x(f, first), dy(f, first), moments(f, first), partial, sums);
       pour(sink(f, 0, first), n_, sums);
     }
-    if (has(1)) {
+    if (trains(1)) {
       bias_back(rows, n_, dy(f, first), partial, sums);
       pour(sink(f, 1, first), n_, sums);
     }

@@ -30,6 +30,7 @@ class Embedding : public Layer {
 
   void backward(const Frame& f, Size first, Size count) const override {
     const Size channels = out().channels;
+    if (!trains(0)) return;
     const Sink weight = sink(f, 0, first);
     if (weight.beta == 0.0f) std::fill_n(weight.to, vocabulary_ * channels, 0.0f);
     const std::int32_t* token = tokens(f, first);
@@ -162,14 +163,13 @@ class Lstm : public Layer {
     const Size rows = count * steps_;
     if (wants()) product_nn(rows, inputs_, 4 * hidden_, k.gates, param(f, 0), dx(f, first), adds());
     // The weights have been read for the last time.
-    const Sink weight = sink(f, 0, first), recurrent = sink(f, 1, first);
-    product_tn(4 * hidden_, inputs_, rows, weight.alpha, k.gates, x(f, first), weight.beta, weight.to);
-    product_tn(4 * hidden_, hidden_, rows, recurrent.alpha, k.gates, k.before, recurrent.beta, recurrent.to);
-    if (!has(2) && !has(3)) return;
+    if (trains(0)) give_to(sink(f, 0, first), inputs_, rows, k.gates, x(f, first));
+    if (trains(1)) give_to(sink(f, 1, first), hidden_, rows, k.gates, k.before);
+    if (!trains(2) && !trains(3)) return;
     float *partial = rest_of_workspace(f), *sums = partial + 4 * hidden_;
     sum_rows(rows, 4 * hidden_, k.gates, partial, sums);
     for (std::size_t bias : {2, 3})
-      if (has(bias)) pour(sink(f, bias, first), 4 * hidden_, sums);
+      if (trains(bias)) pour(sink(f, bias, first), 4 * hidden_, sums);
   }
 
   Size kept_size(Size batch) const override { return batch * steps_ * 7 * hidden_; }
@@ -188,6 +188,10 @@ class Lstm : public Layer {
     const Size all = f.batch * steps_ * hidden_, skipped = first * steps_ * hidden_;
     float* cells = kept(f) + 4 * all + skipped;
     return {kept(f) + 4 * skipped, cells, cells + all, cells + 2 * all};
+  }
+
+  void give_to(const Sink& weight, Size width, Size rows, const float* gates, const float* read) const {
+    product_tn(4 * hidden_, width, rows, weight.alpha, gates, read, weight.beta, weight.to);
   }
 
   // The workspace: first the panels of the recurrent weights, then the rest.

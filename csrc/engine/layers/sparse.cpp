@@ -29,26 +29,28 @@ class SparseLinear : public Layer {
   }
 
   void backward(const Frame& f, Size first, Size count) const override {
-    const Size channels = out().channels;
-    RowGroups& groups = is_tracked(f) ? *f.groups : RowGroups::of_this_thread();
-    groups.start(in().channels);
-    for (Size e = first; e < first + count; ++e)
-      for_entries(f, e, [&](Size column, float value) { groups.add(column, value, dy(f, e)); });
-    if (!is_tracked(f)) {
-      const Sink weight = sink(f, 0, first);
-      if (weight.beta == 0.0f) std::fill(weight.to, weight.to + in().channels * channels, 0.0f);
-      groups.pour_into(weight, channels, f.workspace);
-    }
-    if (has(1)) {
-      sum_rows(count, channels, dy(f, first), f.workspace);
-      pour(sink(f, 1, first), channels, f.workspace);
-    }
+    if (trains(0)) give_to_weight(f, first, count);
+    if (!trains(1)) return;
+    sum_rows(count, out().channels, dy(f, first), f.workspace);
+    pour(sink(f, 1, first), out().channels, f.workspace);
   }
 
   Size workspace_size(Size) const override { return out().channels; }
   std::vector<Size> param_sizes() const override { return {in().channels * out().channels, out().channels}; }
 
  private:
+  void give_to_weight(const Frame& f, Size first, Size count) const {
+    const Size channels = out().channels;
+    RowGroups& groups = is_tracked(f) ? *f.groups : RowGroups::of_this_thread();
+    groups.start(in().channels);
+    for (Size e = first; e < first + count; ++e)
+      for_entries(f, e, [&](Size column, float value) { groups.add(column, value, dy(f, e)); });
+    if (is_tracked(f)) return;
+    const Sink weight = sink(f, 0, first);
+    if (weight.beta == 0.0f) std::fill(weight.to, weight.to + in().channels * channels, 0.0f);
+    groups.pour_into(weight, channels, f.workspace);
+  }
+
   static std::vector<const float*>& rows_of_this_thread() {
     thread_local std::vector<const float*> rows;
     return rows;
@@ -57,8 +59,8 @@ class SparseLinear : public Layer {
   bool is_tracked(const Frame& f) const { return f.moved && spec().tracked; }
 
   const float* row_of(const Frame& f, Size column) const {
-    const float* model = is_tracked(f) && !f.moved[column] ? f.start : f.params;
-    return model + spec().params[0] + column * out().channels;
+    const float* table = is_tracked(f) && !f.moved[column] ? f.start + spec().params[0] : param(f, 0);
+    return table + column * out().channels;
   }
 
   template <class Work> static void for_entries(const Frame& f, Size e, Work work) {

@@ -120,7 +120,7 @@ class WinogradConvolution : public Convolution {
 
   void backward(const Frame& f, Size first, Size count) const override {
     if (wants()) convolve(f, back_, count, dy(f, first), dx(f, first), {1.0f, adds(), nullptr});
-    weight_gradient(f, first, count);
+    if (trains(0)) weight_gradient(f, first, count);
     bias_gradient(f, first, count);
   }
 
