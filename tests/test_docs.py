@@ -23,7 +23,18 @@ from typer.testing import CliRunner
 
 import fastfed as ff
 from fastfed.app import cli, config, sweep
-from fastfed.bench import checkpoints, device_costs, events, flower, gpu_report, host_time, optim, ranks, waiting
+from fastfed.bench import (
+    checkpoints,
+    device_costs,
+    epochs,
+    events,
+    flower,
+    gpu_report,
+    host_time,
+    optim,
+    ranks,
+    waiting,
+)
 from fastfed.bench.kernels import cases
 
 from .pages import blocks, file_of, run_page
@@ -113,7 +124,7 @@ def test_configurations_are_accepted(page: str, tmp_path: Path) -> None:
 # ---- commands -------------------------------------------------------------------------------------------------------
 
 
-_MODULES = (checkpoints, device_costs, events, flower, gpu_report, host_time, optim, ranks, waiting)
+_MODULES = (checkpoints, device_costs, epochs, events, flower, gpu_report, host_time, optim, ranks, waiting)
 PROGRAMS = {module.__name__: module.app for module in _MODULES}
 
 

@@ -386,7 +386,9 @@ def tiny_vit() -> torch.nn.Module:
     return models.VisionTransformer(classes=5, size=8, patch=4, channels=12, depth=2, heads=3)
 
 
-@pytest.mark.parametrize("name", ["W2", "W3", "LSTM", "ViT", "ResNet10"])
+@pytest.mark.parametrize(
+    "name", ["W3", "LSTM", "ResNet10", *(pytest.param(name, marks=pytest.mark.exhaustive) for name in ("W2", "ViT"))]
+)
 def test_models_for_jax_are_those_of_torch(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Losses, and for all but the deepest the gradients, of the same weights in float32."""
     jax = pytest.importorskip("jax", reason="jax is not installed; the extra bench brings it")

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -19,6 +20,19 @@ from fastfed.train.executors import Executor
 
 DEVICE = os.environ.get("FASTFED_DEVICE", "cpu")  # where 'device' is tested: "cuda" where there is a card
 TIMES = 2.0 if DEVICE == "cpu" else self_test.FACTOR  # eager's error in float32 that others may have; see FACTOR
+
+
+def simd_levels() -> list[Any]:
+    """All SIMD levels: the one that this machine takes, and, for `make device-proof`, the others."""
+    try:
+        from fastfed import _core
+    except ImportError:  # whoever asks is skipped, and says so
+        return []
+    built = _core.build_info()
+    return [
+        pytest.param(level, marks=() if level == built["simd"] else pytest.mark.exhaustive)
+        for level in built["simd_compiled"]
+    ]
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from .agreement import SIZES, Case, assert_close, run, why_not
+from .support import simd_levels
 
 pytestmark = pytest.mark.skipif(why_not("native") is not None, reason=str(why_not("native")))
 
@@ -84,7 +85,7 @@ for number, (size, channels, out, kernel, stride, padding) in enumerate(shapes()
 """
 
 
-@pytest.mark.parametrize("level", ["scalar", "avx2", "avx512"])
+@pytest.mark.parametrize("level", simd_levels())
 def test_every_way_of_every_shape(level: str) -> None:
     """A product that is lost or counted twice, or a pixel beyond the border, is of order 0.01 and more."""
     environment = {**os.environ, "FASTFED_SIMD": level}

@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from .agreement import why_not
+from .support import simd_levels
 
 pytestmark = pytest.mark.skipif(why_not("native") is not None, reason=str(why_not("native")))
 
@@ -54,9 +55,7 @@ for rows, inputs, outputs in itertools.product(
 """
 
 
-@pytest.mark.parametrize(
-    "level", [*(pytest.param(level, marks=pytest.mark.exhaustive) for level in ("scalar", "avx2")), "avx512"]
-)
+@pytest.mark.parametrize("level", simd_levels())
 def test_products_of_every_shape_of_tile(level: str) -> None:
     """A product that is lost or counted twice is of order 1 (in a step: over the rows), roundings are not."""
     environment = {**os.environ, "FASTFED_SIMD": level}
