@@ -119,7 +119,7 @@ layers = [
     ("relu", [1], 2, [], {}),
     ("linear", [2], 3, [first, first + classes * hidden], {}),
 ]
-program = core.Program(values, layers, 3, "cross_entropy", "mean", d, 0)
+program = core.Program(values, layers, 3, "cross_entropy", "mean", d, 0, np.zeros(0, np.float32))
 examples = {
     "count": rows, "inputs": generator.standard_normal((rows, inputs), dtype=np.float32),
     "targets": generator.integers(0, classes, rows), "augment": None, "byte_values": None,
