@@ -47,7 +47,7 @@ ranks-proof: $(VENV)/.built ## every set-up on 1, 2, 3 and 5 ranks, a dozen kill
 	$(BIN)/pytest -m exhaustive tests/ranks
 	TRITON_INTERPRET=1 $(BIN)/pytest -m "device and exhaustive" tests/ranks
 
-rule-proof: $(VENV)/.built ## add the rules of docs/adding_a_rule.md to a scratch copy, build it, run them on every backend
+rule-proof: $(VENV)/.built ## add the rules of docs/adding_a_rule.md to a scratch copy, run them on every backend; the slowest page
 	$(BIN)/pytest -m exhaustive tests/test_docs.py
 
 # Each host in an environment of its own, which shares the built extension of the checkout; nothing of it is installed here.

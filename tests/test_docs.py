@@ -68,7 +68,10 @@ def run_command(line: str, where: str) -> str:
 RUN = [page for page, text in PAGES.items() if ("```python" in text or page in EXECUTED) and page not in ELSEWHERE]
 
 
-@pytest.mark.parametrize("page", RUN)
+SLOW = {"docs/sweeps.md"}  # a page that `make rule-proof` runs
+
+
+@pytest.mark.parametrize("page", [pytest.param(p, marks=pytest.mark.exhaustive if p in SLOW else ()) for p in RUN])
 @pytest.mark.xdist_group("docs")  # what one page has compiled and imported serves the next
 def test_examples_run_and_print_what_is_shown(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

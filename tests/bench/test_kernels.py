@@ -327,6 +327,7 @@ def test_the_clock_is_read_when_the_card_is_done(monkeypatch: pytest.MonkeyPatch
     assert timings["quick"].loops >= 10
 
 
+@pytest.mark.exhaustive
 def test_every_op_runs_where_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """On tensors of the CPU, which stand for a card's: the same JSON with the card's name, and a bound of torch's."""
     waited: list[None] = []

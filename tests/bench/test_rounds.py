@@ -282,6 +282,7 @@ def test_the_workloads_are_the_promised_ones() -> None:
     assert all(peer.skipped or peer.clients <= one.clients for one in WORKLOADS.values() for peer in one.peers.values())
 
 
+@pytest.mark.exhaustive
 def test_memory_is_measured_in_a_process_of_its_own() -> None:
     found = memory.measure("W1", clients=3, stored=2, threads=1)
     assert 20 * MEGABYTE < found.before <= found.peak

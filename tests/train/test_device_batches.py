@@ -67,7 +67,7 @@ def test_batches_of_any_size_seed_and_round(batch_size: int, seed: int, round: i
     assert_batches_of_each(work_of(batch_size=batch_size, seed=seed, round=round), torch.tensor([5, 3, 0]))
 
 
-@pytest.mark.parametrize("width", [orders.LONGEST, orders.LONGEST + 1])
+@pytest.mark.parametrize("width", [pytest.param(orders.LONGEST, marks=pytest.mark.exhaustive), orders.LONGEST + 1])
 def test_long_orders_are_sorted_by_torch(width: int) -> None:
     work = round_of(torch.zeros(3), (width, 900), steps=torch.tensor([4, 3]), batch_size=300, seed=1)
     with launches() as seen:

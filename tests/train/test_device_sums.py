@@ -271,13 +271,8 @@ def many_clients(task: str = "mlp") -> tuple[tuple[Any, ...], RoundWork]:
     return (module, "cross_entropy", examples_of(task)), work
 
 
-@pytest.mark.parametrize(
-    "policy",
-    [
-        pytest.param(DeltaPolicy(), marks=pytest.mark.exhaustive),
-        DeltaPolicy("uniform", clip=0.1, divide_by_steps=True),
-    ],
-)
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("policy", [DeltaPolicy(), DeltaPolicy("uniform", clip=0.1, divide_by_steps=True)])
 def test_lanes_of_several_clients_have_the_same_bits_on_several_devices(
     policy: DeltaPolicy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
