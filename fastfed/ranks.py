@@ -261,7 +261,8 @@ class Ranks:
             dist.all_to_all_single(
                 every.view(-1), sent.view(-1), [count * size for count in counts], [k * size] * self.count
             )
-            mine = fold(every).contiguous()
+        mine = fold(every).to(rows.dtype).contiguous()
+        with self._together():
             dist.all_gather(list(whole.view(self.count, size).unbind()), mine)
         self.moved += (self.count - 1) * (k + 1) * size
         return whole[:d]

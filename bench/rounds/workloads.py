@@ -189,7 +189,7 @@ PEERED: dict[str, Workload] = {
         Workload(
             "ViT", "small vision transformer", 20, 40, 20,
             partial(_named, "small_vit"), "cross_entropy",
-            partial(synthetic.pictures, channels=3, side=32, classes=10),
+            partial(synthetic.pictures, channels=1, side=28, classes=10),
             {"plain": Peer(20), "chunked vmap": Peer(20, chunks=(2, 5, 10))},
         ),
     )

@@ -1,6 +1,7 @@
 #include "engine/gram.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "simd/loops.h"
 #include "simd/products.h"
@@ -33,17 +34,18 @@ float* GramForm::take_inputs(Size n) {
   return inputs_.of(n * layer_.in);
 }
 
-void GramForm::begin(const float* w, Size batch) {
+bool GramForm::begin(const float* w, Size batch) {
   product_nt(n_, layer_.out, layer_.in, inputs_.data(), w, nullptr, outputs_.of(moves_size()));
-  measure();
+  if (!measure()) return false;
   moves_.of(moves_size());
   rows_.of(batch * n_);
   moved_ = false;
   share_ = 1;
   pull_ = 0;
+  return true;
 }
 
-void GramForm::measure() {
+bool GramForm::measure() {
   const float* x = inputs_.data();
   float* to = gram_.of(n_ * n_);
   for (Size first = 0; first < n_; first += kGramRows) {
@@ -53,6 +55,9 @@ void GramForm::measure() {
   }
   for (Size i = 0; i < n_; ++i)
     for (Size j = 0; j < i; ++j) to[j * n_ + i] = to[i * n_ + j];
+  bool finite = true;  // no product is larger than the larger of two squares
+  for (Size i = 0; i < n_; ++i) finite = finite && std::isfinite(to[i * n_ + i]);
+  return finite;
 }
 
 void GramForm::forward(const Size* places, Size count, const float* bias, float* y) {

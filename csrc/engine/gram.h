@@ -33,8 +33,8 @@ class GramForm {
 
   // Before a client with n examples: where they are to be put, (n, in).
   float* take_inputs(Size n);
-  // Once they are there: from the weights `w` (out, in).
-  void begin(const float* w, Size batch);
+  // Once they are there: from the weights `w` (out, in). False if a product of the inputs is no finite number.
+  bool begin(const float* w, Size batch);
 
   // y (count, out) of these of the client's examples; bias (out,) or null.
   void forward(const Size* places, Size count, const float* bias, float* y);
@@ -52,7 +52,7 @@ class GramForm {
 
  private:
   Size moves_size() const { return n_ * layer_.out; }
-  void measure();
+  bool measure();
   void keep(const Size* places, Size count, const float* dy, const Step& step);
 
   FirstLayer layer_;

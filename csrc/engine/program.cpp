@@ -383,8 +383,9 @@ void Program::train_in_engine_order(const Examples& examples, Round& round, cons
   round.interrupted = [&failure, asks = std::move(round.interrupted)] {
     return failure.happened() || (omp_get_thread_num() == 0 && asks && asks());
   };
-  // Large models of fewer clients than threads: client after client, each by all threads.
-  const bool shares = is_large_ && end - round.first_lane < round.threads;
+  // Large models of few clients: client after client, each by all threads. Some of its work is one thread's, so that
+  // half as many clients as threads go as fast side by side.
+  const bool shares = is_large_ && 2 * (end - round.first_lane) <= round.threads;
   const auto work = [&](Worker& worker) {
     worker.prepare(examples, round, shares ? round.threads : 1);
     for (Size lane; (lane = next++) < end && !failure.happened();) {

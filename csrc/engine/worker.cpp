@@ -387,23 +387,30 @@ bool Worker::takes_gram_form(const Optimizer& o) const {
   if (round_->gram == GramUse::kNever || !first.exists() || inputs_change_ || steps_ == 0 || !is_linear(o))
     return false;
   const Size n = batches_.client_examples();
-  const Size seen = round_->seen ? round_->seen[position_] : steps_ * std::min(round_->batch_size, n);
+  const Size per_epoch = (n + round_->batch_size - 1) / round_->batch_size, rest = steps_ % per_epoch;
+  const Size stepped = steps_ / per_epoch * n + std::min(rest * round_->batch_size, n);
+  const Size seen = round_->seen ? std::min(round_->seen[position_], steps_ * round_->batch_size) : stepped;
   return round_->gram == GramUse::kAlways || GramForm::pays(first, n, seen);
 }
 
-// All of the client's examples become the layer's inputs at once.
-void Worker::enter_gram_form() {
+// All of the client's examples become the layer's inputs at once. False where their products are beyond floats: what is
+// never drawn must not spoil what is.
+bool Worker::enter_gram_form() {
   const FirstLayer& first = program_.first_layer();
   const Size n = batches_.client_examples();
   float* inputs = gram_.take_inputs(n);
   Slot& slot = slots_[std::size_t(first.input)];
-  float* const usual = std::exchange(slot.data, inputs);
+  const struct Elsewhere {  // the examples go there, and nothing else
+    Elsewhere(Slot& given, float* there) : slot(given), usual(std::exchange(given.data, there)) {}
+    ~Elsewhere() { slot.data = usual; }
+    Slot& slot;
+    float* usual;
+  } elsewhere(slot, inputs);
   for (Size e = 0; e < n; e += batch_, slot.data += batch_ * first.in) {
     batches_.gather(batches_.client_rows() + e, std::min(batch_, n - e), frame_);
     for (int l = 0; l < first.place; ++l) program_.layers()[std::size_t(l)]->forward(frame_, 0, frame_.batch);
   }
-  slot.data = usual;
-  gram_.begin(start_ + first.weight, batch_);
+  return gram_.begin(start_ + first.weight, batch_);
 }
 
 // The first layer that is called as others are.
@@ -461,8 +468,7 @@ void Worker::begin(Size position) {
          statistics_.data());
   const Optimizer& optimizer = optimizer_of(position);
   reset_state(optimizer);
-  uses_gram_ = takes_gram_form(optimizer);
-  if (uses_gram_) enter_gram_form();
+  uses_gram_ = takes_gram_form(optimizer) && enter_gram_form();
 }
 
 const Optimizer& Worker::optimizer_of(Size position) const {

@@ -56,7 +56,7 @@ class Worker {
   // the first layer in Gram form
   bool is_linear(const Optimizer& optimizer) const;
   bool takes_gram_form(const Optimizer& optimizer) const;
-  void enter_gram_form();
+  bool enter_gram_form();
   void gram_bias(bool fused);
   void gram_step(const Optimizer& optimizer, double lr);
   std::size_t first_layer() const;

@@ -42,7 +42,7 @@ def scaled_dot_product_attention(
     found = products(draft, view_of(draft, query), view_of(draft, key), usual)
     if attn_mask is not None:
         found = with_mask(draft, found, attn_mask, hides=False)
-    return attend(draft, replace(found, causal=is_causal), value)
+    return attend(draft, replace(found, causal=is_causal), value, blind=0.0)
 
 
 _Project = Callable[[Draft, Any], Activation]
@@ -122,7 +122,7 @@ def _self_attention(
         found = with_mask(draft, found, attn_mask, hides=True)
     if key_padding_mask is not None:
         found = with_mask(draft, found, _per_key(key_padding_mask), hides=True)
-    mixed = attend(draft, found, parts[2])
+    mixed = attend(draft, found, parts[2], blind=math.nan if need_weights else 0.0)  # as torch has it
     return out(draft, Activation(mixed.value, (length, channels))), Withheld(
         "uses attention's weights, which FastFed's engine does not give: take the outputs alone, need_weights=False"
     )

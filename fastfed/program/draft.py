@@ -197,9 +197,15 @@ class Draft:
         return self._span(weight, begin, size)
 
     def constant(self, name: str, tensor: Tensor, layout: tuple[int, ...] = ()) -> int:
-        """The place of a tensor among the constants."""
-        offset = self._constants_end
-        return self._constants.setdefault((name, layout), (offset, tensor.to(self.packing.dtype)))[0]
+        """The place of a tensor among the constants. A layer that is called again may bring others under its name."""
+        held = tensor.to(self.packing.dtype)
+        while (name, layout) in self._constants:
+            place, known = self._constants[name, layout]
+            if torch.equal(known, held):
+                return place
+            name += ", again"
+        self._constants[name, layout] = (offset := self._constants_end, held)
+        return offset
 
     def _note_layout(self, weight: Weight, layout: tuple[int, ...]) -> None:
         if self._layouts.setdefault(weight.name, layout) != layout:

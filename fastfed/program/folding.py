@@ -17,10 +17,11 @@ _PURE: frozenset[Any] = frozenset({
     operator.getitem, operator.add, operator.sub, operator.mul, operator.truediv, operator.neg, operator.invert,
     operator.and_, operator.or_, operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge,
     operator.matmul, torch.cat, torch.stack, torch.triu, torch.tril, torch.transpose, torch.unsqueeze, torch.squeeze,
-    torch.logical_not, torch.masked_fill, torch.matmul, F.embedding, F.linear,
+    torch.logical_not, torch.masked_fill, torch.matmul, F.embedding, F.linear, torch.reshape, torch.permute,
+    torch.narrow, torch.swapaxes, torch.flatten,
     "view", "reshape", "flatten", "unflatten", "unsqueeze", "squeeze", "transpose", "permute", "expand", "contiguous",
     "float", "bool", "long", "detach", "masked_fill", "logical_not", "triu", "tril", "t", "chunk", "split", "unbind",
-    "narrow", "select", "repeat", "clone",
+    "narrow", "swapaxes", "select", "repeat", "clone",
 })  # fmt: skip
 
 

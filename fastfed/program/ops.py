@@ -74,12 +74,14 @@ def embedding(
     scale_grad_by_freq: bool = False,
     sparse: bool = False,
 ) -> Activation | Part:
-    if isinstance(input, Weight):
-        return _rows_in_order(draft, input, weight)
-    value = draft.number(input, "tokens")
     for name, given in (("max_norm", max_norm), ("scale_grad_by_freq", scale_grad_by_freq), ("sparse", sparse)):
         if given:
             draft.refuse(f"has {name}={given}; FastFed's engine's embeddings are plain tables")
+    if isinstance(input, Weight):
+        if padding_idx is not None:
+            draft.refuse("has a padding_idx, whose row is not trained; FastFed's engine trains all rows of positions")
+        return _rows_in_order(draft, input, weight)
+    value = draft.number(input, "tokens")
     params = (draft.slot(weight),)
     rows, width = weight.shape
     table = {"padding_idx": -1 if padding_idx is None else padding_idx % rows, "vocabulary": rows}

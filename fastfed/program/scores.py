@@ -156,6 +156,11 @@ def add_to_scores(draft: Draft, scores: Scores, numbers: Any) -> Scores:
 def masked_fill(draft: Draft, input: Any, mask: Any, value: Any) -> Scores:
     if not isinstance(input, Scores) or input.soft or not isinstance(value, int | float) or value > _NEVER:
         draft.refuse("fills something; FastFed's engine fills attention's scores with float('-inf')")
+    if isinstance(mask, TokenMask) and not mask.unless_all and value != float("-inf"):
+        draft.refuse(
+            f"fills the scores of padding with {value}, which looks at all of a text of padding alone; FastFed's "
+            "engine fills them with float('-inf'), or hides what models.hidden_tokens says"
+        )
     return with_mask(draft, input, mask, hides=True)
 
 
@@ -193,9 +198,17 @@ def softmax(draft: Draft, input: Any, dim: Any = None, _stacklevel: int = 3, dty
     return replace(input, soft=True)
 
 
+def _is_of_batch(factor: float) -> bool:
+    """Whether a number comes from the size of a batch, which stands at a prime while a model is traced."""
+    parts = [one / BATCH for one in (factor, 1 / factor if factor else 0.0)]
+    return any(abs(part) >= 1 and abs(part - round(part)) < 1e-9 * abs(part) for part in parts)
+
+
 def times(draft: Draft, input: Any, factor: Any, inverse: bool = False) -> Any:
     if type(factor) not in (int, float):
         draft.refuse(f"is given {plainly(factor)}; FastFed's engine multiplies by numbers, and in layers")
+    if _is_of_batch(factor):
+        draft.refuse("multiplies by the number of examples in a batch, which FastFed's engine does not know beforehand")
     by = 1 / factor if inverse else float(factor)
     if isinstance(input, Scores):
         if input.soft or input.constant is not None:
@@ -222,8 +235,9 @@ def div(draft: Draft, input: Any, other: Any) -> Any:
 # ---- the instruction ------------------------------------------------------------------------------------------------
 
 
-def attend(draft: Draft, scores: Scores, value: Data) -> Data:
-    """softmax(scores) @ value: (heads, queries, width) per example, whose numbers lie queries first."""
+def attend(draft: Draft, scores: Scores, value: Data, *, blind: float = math.nan) -> Data:
+    """softmax(scores) @ value: (heads, queries, width) per example, whose numbers lie queries first. `blind`, NaN or 0:
+    what comes of a query that sees no key."""
     operands = dict(zip(_OPERANDS, (scores.query, scores.key, view_of(draft, value)), strict=True))
     seen = {name: _by_heads(draft, view) for name, view in operands.items()}
     heads, queries, width = seen["query"].shape[1:]
@@ -233,7 +247,8 @@ def attend(draft: Draft, scores: Scores, value: Data) -> Data:
     inputs = list(dict.fromkeys(view.value for view in operands.values()))
     settings: dict[str, float] = {
         "heads": heads, "queries": queries, "keys": keys, "width": width, "value_width": value_width,
-        "scale": scores.scale, "causal": scores.causal, **_mask_settings(draft, scores, heads),
+        "scale": scores.scale, "causal": scores.causal, "zero_if_blind": blind == 0.0,
+        **_mask_settings(draft, scores, heads),
     }  # fmt: skip
     for name, view in operands.items():
         _, head, row, _ = seen[name].stride()

@@ -236,6 +236,9 @@ def attention(out: Value, *given: Any) -> None:
             shown = [k for k in range(keys) if not hidden[k] and not (numbers["causal"] and k > q)]
             row = []
             for h in range(heads):
+                if not shown:
+                    row.append(torch.full((numbers["value_width"],), 0.0 if numbers["zero_if_blind"] else torch.nan))
+                    continue
                 scores = settings["scale"] * (key[example, h, shown] @ query[example, h, q])
                 if numbers["mask"] >= 0:
                     at = numbers["mask"] + h * numbers["mask_head"] + q * keys
@@ -250,7 +253,8 @@ def attention(out: Value, *given: Any) -> None:
 WINDOW = ("kernel_h", "kernel_w", "stride_h", "stride_w", "pad_h", "pad_w")
 
 ATTENTION = (
-    "heads", "queries", "keys", "width", "value_width", "scale", "causal", "mask", "mask_head", "padding", "unless_all",
+    "heads", "queries", "keys", "width", "value_width", "scale", "causal", "zero_if_blind", "mask", "mask_head",
+    "padding", "unless_all",
     *(f"{name}_{what}" for name in ("query", "key", "value") for what in ("input", "at", "head", "row")),
 )  # fmt: skip
 SEVERAL = ("attention", "concatenate")  # ops with any number of inputs and parameters; the latter's settings tell

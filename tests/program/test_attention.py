@@ -175,6 +175,10 @@ def padded() -> Tensor:
     return text
 
 
+def nothing_but_padding() -> Tensor:
+    return torch.cat([padded(), torch.zeros(1, LENGTH, dtype=torch.int64)])
+
+
 def fused_tokens(net: Any, tokens: Any, x: Any) -> Any:
     return F.scaled_dot_product_attention(x, x, x, attn_mask=(tokens != 0)[:, None, :])
 
@@ -191,6 +195,12 @@ TEXTS = {
         "embedding linear attention linear",
     ),
     "shown tokens": Case(lambda: Reader(fused_tokens), padded, "embedding attention"),
+    "texts of padding alone": Case(lambda: Reader(fused_tokens), nothing_but_padding, "embedding attention"),
+    "padding alone, whole attention": Case(
+        lambda: Reader(lambda net, t, x: net.attend(x, x, x, key_padding_mask=t == 0, need_weights=False)[0]),
+        nothing_but_padding,
+        "embedding linear attention linear",
+    ),
     "hidden tokens": Case(
         lambda: Reader(lambda net, t, x: net.own(x, models.hidden_tokens(t, 4))),
         lambda: torch.cat([padded(), torch.full((1, LENGTH), 4)]),
@@ -383,6 +393,10 @@ FROZEN = {
 }
 
 
+def test_a_layer_that_is_called_twice_has_constants_for_each_time() -> None:
+    check(Case(placed_twice, sequence, "add_parameter linear add_parameter"))
+
+
 @pytest.mark.parametrize("name", FROZEN)
 def test_frozen_parameters_are_constants(name: str) -> None:
     traced = check(FROZEN[name])
@@ -397,6 +411,26 @@ def test_frozen_parameters_are_told() -> None:
 
 
 # ---- refusals -------------------------------------------------------------------------------------------------------
+
+
+def placed(**options: Any) -> nn.Module:
+    """Learnt places, looked up by a buffer."""
+    net = Net(lambda net, x: x + net.places(net.numbers), places=nn.Embedding(5, 4, **options))
+    net.register_buffer("numbers", torch.arange(5))
+    return net
+
+
+def placed_twice() -> nn.Module:
+    """One frozen table, of which two parts are looked up."""
+    net = Net(
+        lambda net, x: net.linear(x + net.table(net.a)) + net.table(net.b),
+        linear=nn.Linear(4, 4),
+        table=nn.Embedding(9, 4),
+    )
+    net.table.requires_grad_(False)
+    net.register_buffer("a", torch.arange(5))
+    net.register_buffer("b", torch.arange(4, 9))
+    return net
 
 
 def dropped(net: Any, x: Any) -> Any:
@@ -447,6 +481,15 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], Callable[[], Tensor], str]] = 
         padded,
         "hides queries by their tokens",
     ),
+    "a large number for padding": (
+        lambda: Reader(lambda net, t, x: (x @ x.mT).masked_fill((t == 0)[:, None], -1e9).softmax(-1) @ x),
+        padded,
+        r"fills the scores of padding with -1000000000.0",
+    ),
+    "divided by the batch": (linear_then(lambda net, x: x / x.shape[0]), sequence, "the number of examples in a batch"),
+    "half a batch": (linear_then(lambda net, x: x * (2 * x.size(0))), sequence, "the number of examples in a batch"),
+    "positions of which one is padding": (lambda: placed(padding_idx=0), sequence, "has a padding_idx"),
+    "positions of a largest norm": (lambda: placed(max_norm=1.0), sequence, "has max_norm=1.0"),
     "overlapping parts of a parameter": (
         lambda: Net(overlapping, linear=nn.Linear(4, 6), a=parameter(5, 6)),
         sequence,

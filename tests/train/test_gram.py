@@ -251,6 +251,23 @@ def test_a_client_that_diverges_is_refused() -> None:
     assert got.delta.norm() > 0 == without.delta.norm()
 
 
+@pytest.mark.parametrize("worst", [torch.nan, 3e19])
+def test_an_example_that_is_never_drawn_spoils_nothing(worst: float) -> None:
+    """Products with it are no finite numbers: its client is trained as ever, the others in Gram form."""
+    module, examples = made("softmax")
+    work = work_of(module, RULES["sgd"], seen=torch.tensor([5, 0, 99, 3, 30, 2]))
+    inputs = examples.inputs.clone()
+    inputs[work.rows[22]] = worst  # of the first client
+    found = []
+    for use in (True, False):
+        engine = native.Native(module, "cross_entropy", Examples(inputs, examples.targets), threads=1)
+        engine.gram = use
+        found.append(engine.run(work))
+    assert torch.isfinite(found[1].deltas[0]).all()
+    assert torch.equal(found[0].deltas[0], found[1].deltas[0])
+    assert not torch.equal(found[0].deltas[2], found[1].deltas[2])
+
+
 def test_a_simulation_in_gram_form_goes_on_as_ever() -> None:
     """Blends, sampling and an adaptive server around it; a blend's parts each take their own way."""
     fed = ff.data.dirichlet(ff.data.digits(), clients=12, alpha=0.5, seed=0)

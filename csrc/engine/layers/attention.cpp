@@ -19,12 +19,14 @@ constexpr float kNever = -std::numeric_limits<float>::infinity();
 
 // Every row of scores (rows, keys) with its largest number taken off; row r looks at its first `shown + r * more` keys
 // and at no other.
-FF_CLONES void take_tops_off(Size rows, Size keys, Size shown, Size more, float* scores) {
+// What sees no key at all has no top: its probabilities are no numbers, or, where `zero_if_blind`, 0.
+FF_CLONES void take_tops_off(Size rows, Size keys, Size shown, Size more, bool zero_if_blind, float* scores) {
   for (Size r = 0; r < rows; ++r, scores += keys, shown += more) {
     const Size n = shown < keys ? shown : keys;
     float top = kNever;
 #pragma omp simd reduction(max : top)
     for (Size k = 0; k < n; ++k) top = top > scores[k] ? top : scores[k];
+    if (zero_if_blind && top == kNever) top = 0.0f;
     for (Size k = 0; k < n; ++k) scores[k] -= top;
     for (Size k = n; k < keys; ++k) scores[k] = kNever;
   }
@@ -37,7 +39,8 @@ FF_CLONES void exponentiate(Size n, float* a) {
 
 FF_CLONES void divide_by_sums(Size rows, Size keys, float* p) {
   for (Size r = 0; r < rows; ++r, p += keys) {
-    const float share = float(1.0 / sum_of(keys, [=](Size k) { return p[k]; }));
+    const double sum = sum_of(keys, [=](Size k) { return p[k]; });
+    const float share = sum == 0.0 ? 0.0f : float(1.0 / sum);
     for (Size k = 0; k < keys; ++k) p[k] *= share;
   }
 }
@@ -79,6 +82,7 @@ class Attention : public Layer {
         padding_(spec().whole("padding")),
         unless_all_(spec().whole("unless_all") != 0),
         causal_(spec().whole("causal") != 0),
+        zero_if_blind_(spec().whole("zero_if_blind") != 0),
         scale_(float(spec().setting("scale"))),
         query_(place("query")),
         key_(place("key")),
@@ -103,7 +107,7 @@ class Attention : public Layer {
           const float* plus = mask.data ? mask.data + begin * mask.row : nullptr;
           products().outer({rows, used, width_, 1, q.data + begin * q.row, q.row, 1, 0, s.turned, keys_, 0, scores,
                             keys_, scale_, plus, mask.row});
-          take_tops_off(rows, keys_, causal_ ? begin + 1 : keys_, causal_, scores);
+          take_tops_off(rows, keys_, causal_ ? begin + 1 : keys_, causal_, zero_if_blind_, scores);
           exponentiate(rows * keys_, scores);
           divide_by_sums(rows, keys_, scores);
           products().outer({rows, value_width_, used, 1, scores, keys_, 1, 0, v.data, v.row, 0,
@@ -219,7 +223,7 @@ class Attention : public Layer {
   }
 
   Size heads_, queries_, keys_, width_, value_width_, mask_, mask_head_, padding_;
-  bool unless_all_, causal_;
+  bool unless_all_, causal_, zero_if_blind_;
   float scale_;
   Place query_, key_, value_;
 };
