@@ -102,7 +102,7 @@ class Attention : public Layer {
         const Matrix mask = mask_of(f, h, padded, s), result = head(y(f, e), h);
         float* p = probabilities(f, e, h);
         transpose_tile<false>(keys_, width_, k.data, k.row, s.turned, keys_);
-        for_blocks([&](Size begin, Size rows, Size used) {
+        for_portions([&](Size begin, Size rows, Size used) {
           float* scores = p + begin * keys_;
           const float* plus = mask.data ? mask.data + begin * mask.row : nullptr;
           products().outer({rows, used, width_, 1, q.data + begin * q.row, q.row, 1, 0, s.turned, keys_, 0, scores,
@@ -185,11 +185,11 @@ class Attention : public Layer {
   }
 
   // work(first row, rows, keys that they look at): where nobody looks ahead, the first rows look at few.
-  template <class Work> void for_blocks(Work work) const {
-    constexpr Size kBlock = 48;
-    const Size block = causal_ ? kBlock : queries_;
-    for (Size begin = 0; begin < queries_; begin += block) {
-      const Size rows = std::min(block, queries_ - begin);
+  template <class Work> void for_portions(Work work) const {
+    constexpr Size kPortion = 48;
+    const Size portion = causal_ ? kPortion : queries_;
+    for (Size begin = 0; begin < queries_; begin += portion) {
+      const Size rows = std::min(portion, queries_ - begin);
       work(begin, rows, causal_ ? std::min(keys_, begin + rows) : keys_);
     }
   }
@@ -199,7 +199,7 @@ class Attention : public Layer {
     const Matrix slope = head(dy(f, e), h);
     const float* p = probabilities(f, e, h);
     transpose_tile<false>(keys_, value_width_, v.data, v.row, s.turned, keys_);
-    for_blocks([&](Size begin, Size rows, Size used) {
+    for_portions([&](Size begin, Size rows, Size used) {
       const float* given = slope.data + begin * slope.row;
       const float* shares = p + begin * keys_;
       if (wants(value_.input))

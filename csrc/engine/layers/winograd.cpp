@@ -14,8 +14,8 @@ namespace fastfed {
 namespace {
 
 constexpr Size kWindow = 3, kTaps = kWindow * kWindow;
-constexpr Size kLane = 16;   // channels come in whole vectors of every SIMD level
-constexpr Size kBlock = 64;  // channels of a block of weights: a part of one stays in the first cache
+constexpr Size kLane = 16;     // channels come in whole vectors of every SIMD level
+constexpr Size kPortion = 64;  // channels of a portion of weights: a part of one stays in the first cache
 
 Size ceiling(Size a, Size b) { return (a + b - 1) / b; }
 
@@ -84,9 +84,9 @@ template <class Work> void for_tiles(const Frame& f, const Way& way, Size count,
   });
 }
 
-// What a thread works in: the parts of a block of weights, and the weights of one turned.
+// What a thread works in: the parts of a portion of weights, and the weights of one turned.
 struct Hands {
-  alignas(64) float block[kMostParts * kBlock * kBlock], turned[kTaps * kBlock * kBlock];
+  alignas(64) float portion[kMostParts * kPortion * kPortion], turned[kTaps * kPortion * kPortion];
 };
 
 Hands& hands() {
@@ -147,17 +147,17 @@ class WinogradConvolution : public Convolution {
 
   // ---- weights
 
-  // Where the parts of a block begin, all blocks one after the other.
-  static Size block_at(const Way& way, Size s, Size t, Size many_t) {
+  // Where the parts of a portion begin, all portions one after the other.
+  static Size portion_at(const Way& way, Size s, Size t, Size many_t) {
     return way.tile.parts * (t * way.from.channels + s * many_t);
   }
 
-  // The parts of a block of weights, (parts, channels from, channels to).
-  void transform_block(const Frame& f, const Way& way, Size s, Size many_s, Size t, Size many_t, float* to) const {
+  // The parts of a portion of weights, (parts, channels from, channels to).
+  void transform_portion(const Frame& f, const Way& way, Size s, Size many_s, Size t, Size many_t, float* to) const {
     const float* taps[kTaps];
     const bool is_back = &way == &back_;
     float* turned = hands().turned;
-    if (is_back) turn_block(f, t, many_t, s, many_s, turned);
+    if (is_back) turn_portion(f, t, many_t, s, many_s, turned);
     for (Size r = 0; r < many_s; ++r) {
       for (Size tap = 0; tap < kTaps; ++tap)
         taps[tap] = is_back ? turned + ((kTaps - 1 - tap) * many_s + r) * many_t : weight_at(f, tap, s + r, t);
@@ -170,7 +170,7 @@ class WinogradConvolution : public Convolution {
   }
 
   // (taps, channels out, channels in) of the weight, of these channels.
-  void turn_block(const Frame& f, Size c, Size many_c, Size o, Size many_o, float* to) const {
+  void turn_portion(const Frame& f, Size c, Size many_c, Size o, Size many_o, float* to) const {
     for (Size tap = 0; tap < kTaps; ++tap)
       transpose_tile<false>(many_c, many_o, weight_at(f, tap, c, o), out().channels, to + tap * many_o * many_c,
                             many_c);
@@ -179,17 +179,17 @@ class WinogradConvolution : public Convolution {
   // Where images come one by one, their weights are transformed before the first.
   void keep_weight(const Frame& f, const Way& way) const {
     if (!spec().by_example) return;
-    for_blocks(f, way, [&](Size s, Size many_s, Size t, Size many_t) {
-      transform_block(f, way, s, many_s, t, many_t, kept(f) + block_at(way, s, t, many_t));
+    for_portions(f, way, [&](Size s, Size many_s, Size t, Size many_t) {
+      transform_portion(f, way, s, many_s, t, many_t, kept(f) + portion_at(way, s, t, many_t));
     });
   }
 
-  // work(first channel from, their number, first channel to, their number) for every block, in any order.
-  template <class Work> static void for_blocks(const Frame& f, const Way& way, Work work) {
-    const Size from = way.from.channels, to = way.to.channels, row = ceiling(from, kBlock);
-    for_tasks(row * ceiling(to, kBlock), f.threads, [&](Size block, int) {
-      const Size s = block % row * kBlock, t = block / row * kBlock;
-      work(s, std::min(kBlock, from - s), t, std::min(kBlock, to - t));
+  // work(first channel from, their number, first channel to, their number) for every portion, in any order.
+  template <class Work> static void for_portions(const Frame& f, const Way& way, Work work) {
+    const Size from = way.from.channels, to = way.to.channels, row = ceiling(from, kPortion);
+    for_tasks(row * ceiling(to, kPortion), f.threads, [&](Size portion, int) {
+      const Size s = portion % row * kPortion, t = portion / row * kPortion;
+      work(s, std::min(kPortion, from - s), t, std::min(kPortion, to - t));
     });
   }
 
@@ -200,12 +200,12 @@ class WinogradConvolution : public Convolution {
     const Parts from{parts(f), count * way.tiles(), way.from.channels};
     const Parts to{from.data + way.tile.parts * from.apart(), from.tiles, way.to.channels};
     take_images(f, way, count, images, from);
-    for_tasks(ceiling(to.channels, kBlock), f.threads, [&](Size block, int) {
-      const Size t = block * kBlock, many_t = std::min(kBlock, to.channels - t);
-      for (Size s = 0; s < from.channels; s += kBlock) {
-        const Size many_s = std::min(kBlock, from.channels - s);
-        float* weights = spec().by_example ? kept(f) + block_at(way, s, t, many_t) : hands().block;
-        if (!spec().by_example) transform_block(f, way, s, many_s, t, many_t, weights);
+    for_tasks(ceiling(to.channels, kPortion), f.threads, [&](Size portion, int) {
+      const Size t = portion * kPortion, many_t = std::min(kPortion, to.channels - t);
+      for (Size s = 0; s < from.channels; s += kPortion) {
+        const Size many_s = std::min(kPortion, from.channels - s);
+        float* weights = spec().by_example ? kept(f) + portion_at(way, s, t, many_t) : hands().portion;
+        if (!spec().by_example) transform_portion(f, way, s, many_s, t, many_t, weights);
         multiply_parts(way, from, s, many_s, to, t, many_t, weights);
       }
     });
@@ -251,17 +251,17 @@ class WinogradConvolution : public Convolution {
     take_images(f, way, count, x(f, first), from);
     take_slopes(f, way, count, dy(f, first), to);
     const Sink weight = sink(f, 0, first);
-    for_blocks(f, way, [&](Size s, Size many_s, Size t, Size many_t) {
-      float* block = hands().block;
+    for_portions(f, way, [&](Size s, Size many_s, Size t, Size many_t) {
+      float* portion = hands().portion;
       for (Size part = 0; part < way.tile.parts; ++part)
         products().outer({many_s, many_t, from.tiles, 1, from.data + part * from.apart() + s, 1, from.channels, 0,
-                          to.data + part * to.apart() + t, to.channels, 0, block + part * many_s * many_t, many_t, 1.0f,
-                          nullptr, 0});
+                          to.data + part * to.apart() + t, to.channels, 0, portion + part * many_s * many_t, many_t,
+                          1.0f, nullptr, 0});
       for (Size r = 0; r < many_s; ++r) {
         float* taps[kTaps];
         for (Size tap = 0; tap < kTaps; ++tap)
           taps[tap] = weight.to + (tap * in().channels + s + r) * out().channels + t;
-        way.tile.weight_slope(many_t, block + r * many_t, many_s * many_t, taps,
+        way.tile.weight_slope(many_t, portion + r * many_t, many_s * many_t, taps,
                               {weight.alpha, weight.beta != 0.0f, nullptr});
       }
     });
