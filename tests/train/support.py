@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -33,6 +35,16 @@ def simd_levels() -> list[Any]:
         pytest.param(level, marks=() if level == built["simd"] else pytest.mark.exhaustive)
         for level in built["simd_compiled"]
     ]
+
+
+def printed_at(level: str, program: str) -> list[str]:
+    """The lines that a Python program prints at this SIMD level; the test is skipped where the processor has it not."""
+    environment = {**os.environ, "FASTFED_SIMD": level}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False)
+    if "this processor has no" in done.stderr or "must be one of" in done.stderr:
+        pytest.skip(f"{level} does not run here: {done.stderr.strip().splitlines()[-1]}")
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
 
 
 @dataclass(frozen=True)

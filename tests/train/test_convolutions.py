@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-
 import pytest
 import torch
 
 from .agreement import SIZES, Case, assert_close, run, why_not
-from .support import simd_levels
+from .support import printed_at, simd_levels
 
 pytestmark = pytest.mark.skipif(why_not("native") is not None, reason=str(why_not("native")))
 
@@ -88,12 +84,7 @@ for number, (size, channels, out, kernel, stride, padding) in enumerate(shapes()
 @pytest.mark.parametrize("level", simd_levels())
 def test_every_way_of_every_shape(level: str) -> None:
     """A product that is lost or counted twice, or a pixel beyond the border, is of order 0.01 and more."""
-    environment = {**os.environ, "FASTFED_SIMD": level}
-    done = subprocess.run([sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True, check=False)
-    if "this processor has no" in done.stderr or "must be one of" in done.stderr:
-        pytest.skip(f"{level} does not run here: {done.stderr.strip().splitlines()[-1]}")
-    assert done.returncode == 0, done.stderr
-    lines = [line.split("|") for line in done.stdout.splitlines()]
+    lines = [line.split("|") for line in printed_at(level, PROGRAM)]
     assert len(lines) > 200
     for shape, *errors in lines:
         assert all(float(error) < 1e-5 for error in errors), (shape, errors)

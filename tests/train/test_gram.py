@@ -91,11 +91,19 @@ def numbers(module: nn.Module, vector: Tensor) -> Tensor:
     return torch.cat([view.reshape(*vector.shape[:-1], -1).double() for view in views.values()], -1)
 
 
-def gram(task: str, work: RoundWork, use: bool | None = True, threads: int = 2) -> Outcome:
-    module, examples = made(task)
+def trained(module: nn.Module, examples: Examples, work: RoundWork, use: bool | None, threads: int = 2) -> Outcome:
     engine = native.Native(module, "cross_entropy", examples, threads=threads)
     engine.gram = use
     return engine.run(work)
+
+
+def both_ways(module: nn.Module, examples: Examples, work: RoundWork) -> list[Outcome]:
+    """In Gram form wherever it can be, and without it."""
+    return [trained(module, examples, work, use) for use in (True, False)]
+
+
+def gram(task: str, work: RoundWork, use: bool | None = True, threads: int = 2) -> Outcome:
+    return trained(*made(task), work, use, threads)
 
 
 @pytest.mark.parametrize("asks", ASKS)
@@ -170,12 +178,7 @@ def test_only_of_inputs_that_stay_as_they_are() -> None:
     drawn = Examples(Pixels(images, augment=Augment(crop=4, flip=True)), torch.randint(4, (100,), generator=g))
     torch.manual_seed(5)
     module = nn.Sequential(nn.Flatten(), nn.Linear(48, 4))
-    outcomes = []
-    for use in (True, False):
-        engine = native.Native(module, "cross_entropy", drawn, threads=2)
-        engine.gram = use
-        outcomes.append(engine.run(work_of(module, RULES["sgd"])).delta)
-    assert torch.equal(*outcomes)
+    assert torch.equal(*(one.delta for one in both_ways(module, drawn, work_of(module, RULES["sgd"]))))
 
 
 class Skipping(nn.Module):
@@ -206,12 +209,7 @@ def test_models_without_such_a_layer_are_trained_as_ever() -> None:
     ):
         torch.manual_seed(5)
         module = make_module()
-        outcomes = []
-        for use in (True, False):
-            engine = native.Native(module, "cross_entropy", examples, threads=2)
-            engine.gram = use
-            outcomes.append(engine.run(work_of(module, RULES["sgd"])).delta)
-        assert torch.equal(*outcomes)
+        assert torch.equal(*(one.delta for one in both_ways(module, examples, work_of(module, RULES["sgd"]))))
 
 
 def test_it_is_taken_for_many_epochs_of_wide_inputs_alone() -> None:
@@ -258,11 +256,7 @@ def test_an_example_that_is_never_drawn_spoils_nothing(worst: float) -> None:
     work = work_of(module, RULES["sgd"], seen=torch.tensor([5, 0, 99, 3, 30, 2]))
     inputs = examples.inputs.clone()
     inputs[work.rows[22]] = worst  # of the first client
-    found = []
-    for use in (True, False):
-        engine = native.Native(module, "cross_entropy", Examples(inputs, examples.targets), threads=1)
-        engine.gram = use
-        found.append(engine.run(work))
+    found = both_ways(module, Examples(inputs, examples.targets), work)
     assert torch.isfinite(found[1].deltas[0]).all()
     assert torch.equal(found[0].deltas[0], found[1].deltas[0])
     assert not torch.equal(found[0].deltas[2], found[1].deltas[2])

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-
 import pytest
 
 from .agreement import why_not
-from .support import simd_levels
+from .support import printed_at, simd_levels
 
 pytestmark = pytest.mark.skipif(why_not("native") is not None, reason=str(why_not("native")))
 
@@ -58,12 +54,7 @@ for rows, inputs, outputs in itertools.product(
 @pytest.mark.parametrize("level", simd_levels())
 def test_products_of_every_shape_of_tile(level: str) -> None:
     """A product that is lost or counted twice is of order 1 (in a step: over the rows), roundings are not."""
-    environment = {**os.environ, "FASTFED_SIMD": level}
-    done = subprocess.run([sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True, check=False)
-    if "this processor has no" in done.stderr or "must be one of" in done.stderr:
-        pytest.skip(f"{level} does not run here: {done.stderr.strip().splitlines()[-1]}")
-    assert done.returncode == 0, done.stderr
-    lines = [line.split() for line in done.stdout.splitlines()]
+    lines = [line.split() for line in printed_at(level, PROGRAM)]
     assert len(lines) == 7 * 8 * 4
     for rows, inputs, outputs, *errors in lines:
         assert all(float(error) < 1e-5 for error in errors), (rows, inputs, outputs, errors)
