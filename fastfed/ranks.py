@@ -107,6 +107,10 @@ def join(*, timeout: float = TIMEOUT) -> Iterator[Ranks | None]:
 
 
 def _begin(timeout: float) -> Ranks:
+    # Its functions have the group that is there when they are imported among their defaults, and would keep it and its
+    # threads beyond the end of the block: one that lets go of a tensor while Python ends takes the process with it.
+    import torch.distributed.nn.functional
+
     cards = torch.cuda.device_count()
     if cards:  # never run: no machine with a card has been there
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")) % cards)

@@ -107,6 +107,12 @@ def test_ranks_are_used_within_their_block(told: list[dict[str, Any]]) -> None:
         assert rank["a group of its own"].startswith("RuntimeError: join: this process has a process group of torch")
 
 
+def test_the_threads_of_a_group_end_with_its_block(told: list[dict[str, Any]]) -> None:
+    """One that still held a tensor while Python ends would abort the process."""
+    for rank in told:
+        assert rank["threads after the block"] == []
+
+
 def test_all_ranks_stop_when_the_hook_of_the_first_says_so(told: list[dict[str, Any]]) -> None:
     for rank in told:
         assert (rank["stopped by the first"], rank["stopped by the second"]) == (1, 4)

@@ -201,6 +201,12 @@ def stopped(ranks: Ranks, by: int) -> int:
     return sim.round
 
 
+def threads_of_gloo() -> list[str]:
+    """Which threads of a process group are still there, by name."""
+    names = [task.read_text().strip() for task in Path("/proc/self/task").glob("*/comm")]
+    return sorted(name for name in names if "gloo" in name)
+
+
 def main() -> None:
     torch.set_num_threads(1)
     folder = Path(sys.argv[1])
@@ -226,8 +232,10 @@ def main() -> None:
         }
         left = simulation()
     found["after the block"] = told(left.step)
+    found["threads after the block"] = threads_of_gloo()
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     found["a group of its own"] = told(lambda: ff.ranks.join().__enter__())
+    dist.destroy_process_group()
     (folder / f"rank-{ranks.rank}.json").write_text(json.dumps(found))
 
 
