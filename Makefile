@@ -39,7 +39,7 @@ device-proof: $(VENV)/.built ## every test of the Triton kernels at the tile siz
 
 host-proof: export OMP_WAIT_POLICY = passive
 host-proof: $(VENV)/.built ## what takes long and needs no device: sweeps side by side, benchmarks, an installation without a compiler
-	$(BIN)/pytest -m "exhaustive and not device" -n 2 --dist loadgroup tests/app tests/bench tests/test_build.py tests/test_waiting.py
+	$(BIN)/pytest -m "exhaustive and not device" -n 2 --dist loadgroup tests/app tests/bench tests/plan tests/test_build.py tests/test_waiting.py
 
 # Two to five processes at a time. Two hosts are network namespaces, where root may make some; elsewhere that test says why not.
 ranks-proof: export OMP_WAIT_POLICY = passive

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import signal
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -36,6 +37,14 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "backend" in metafunc.fixturenames:
         metafunc.parametrize("backend", backends_of_session())
+
+
+@pytest.fixture(autouse=True)
+def same_threads() -> Iterator[None]:
+    """A test leaves torch's threads as it found them: those after it in its process count on them."""
+    before = torch.get_num_threads()
+    yield
+    assert torch.get_num_threads() == before
 
 
 def shared_fixtures(item: pytest.Item) -> list[str]:

@@ -436,6 +436,7 @@ for name, (clients, options) in kinds.items():
 """
 
 
+@pytest.mark.exhaustive
 def test_both_loops_take_the_same_course() -> None:
     def told(*arguments: str) -> list[str]:
         environment = {**os.environ, "NUMBA_DISABLE_JIT": "1"}

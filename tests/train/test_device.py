@@ -116,7 +116,7 @@ def run_in_chunks(case: Case, clients: int, monkeypatch: pytest.MonkeyPatch, **o
 HEAVY = ("cnn", "pyramid", "tagger")  # the interpreter takes half a minute
 # Each runs three times: what keeps state, draws or goes by norms is chosen, one of a kind (crops: test_augment.py).
 CHUNKED = {
-    "mlp-delta-sgd same batch", "mlp-sm3-adam", "dropout-sgd", "tags-sm3", "softmax-sgd-clip-uniform",
+    "mlp-sm3-adam", "tags-sm3", "softmax-sgd-clip-uniform",
 }  # fmt: skip
 assert CHUNKED <= CHOSEN
 
@@ -301,8 +301,11 @@ def given_to(name: str) -> tuple[nn.Module, Examples, RoundWork]:
                                                        optimizers=(rule,))  # fmt: skip
 
 
+SLOW = ("sequences", "pooled convolutions")  # the interpreter takes a quarter of all models' time for one of them
+
+
 @pytest.mark.parametrize("fused", [True, pytest.param(False, marks=pytest.mark.exhaustive)])
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", [pytest.param(m, marks=pytest.mark.exhaustive if m in SLOW else ()) for m in MODELS])
 def test_shapes_beyond_one_tile(name: str, fused: bool) -> None:
     module, examples, work = given_to(name)
     work = replace(work, measure_cosine=not fused)

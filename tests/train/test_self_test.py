@@ -31,6 +31,7 @@ interpreted = pytest.mark.skipif(not registry.interpreting(), reason="needs Trit
 CASE = {case.name: case for case in self_test.CASES}
 
 
+@pytest.mark.exhaustive
 @pytest.mark.device
 @interpreted
 def test_right_kernels_pass_and_every_driver_is_among_them(monkeypatch: pytest.MonkeyPatch) -> None:
