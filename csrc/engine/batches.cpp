@@ -6,6 +6,7 @@
 #include <cmath>
 #include <stdexcept>
 #include <string>
+#include <utility>
 
 #include "kernels/random.h"
 #include "simd/loops.h"
@@ -52,6 +53,7 @@ Batches::Batches(const Program& program, Size batch)
 
 void Batches::prepare(const Examples& examples, Frame& frame) {
   examples_ = &examples;
+  frame.ahead = nullptr;
   frame.sparse = examples.sparse_inputs;
   frame.tokens = tokens_.data();
   frame.rows = rows_.data();
@@ -63,21 +65,59 @@ void Batches::prepare(const Examples& examples, const Round& round, Frame& frame
   labels_.resize(std::size_t(batch_ * examples.target_size));
   targets_.resize(examples.target_kind == TargetKind::kFloats ? labels_.size() : 0);
   Size most = 0;
-  for (Size c = 0; c < round.clients; ++c) most = std::max(most, round.offsets[c + 1] - round.offsets[c]);
-  if (Size(order_.size()) < most) order_.resize(std::size_t(most));
+  for (Size c = 0; c < round.clients; ++c) most = std::max(most, examples_of(c));
+  for (Order* order : {&order_, &coming_}) {
+    if (Size(order->places.size()) < most) order->places.resize(std::size_t(most));
+    order->position = -1;  // of another round
+  }
+  ahead_.forget();
+  if (frame.threads == 1) frame.ahead = &ahead_;
 }
 
-void Batches::begin(Size position) {
-  position_ = position;
-  ordered_epoch_ = -1;
-}
+void Batches::begin(Size position) { position_ = position; }
 
-void Batches::order_of(Size epoch) {
-  if (epoch == ordered_epoch_) return;
+void Batches::shuffle(Order& order, Size position, Size epoch) const {
   const Stream stream{round_->shuffle.key0, round_->shuffle.key1, Word(epoch), round_->round};
-  const Size id = round_->ids[position_];
-  permutation(1, client_examples(), stream, &id, order_.data(), 1);
-  ordered_epoch_ = epoch;
+  const Size id = round_->ids[position];
+  permutation(1, examples_of(position), stream, &id, order.places.data(), 1);
+  order.position = position;
+  order.epoch = epoch;
+}
+
+const Size* Batches::order_of(Size epoch) {
+  if (coming_.is_of(position_, epoch)) std::swap(order_, coming_);
+  if (!order_.is_of(position_, epoch)) shuffle(order_, position_, epoch);
+  return order_.places.data();
+}
+
+Batches::Stretch Batches::stretch_of(Size position, Size step) const {
+  const Size n = examples_of(position), size = round_->batch_size, per_epoch = (n + size - 1) / size;
+  const Size begin = step % per_epoch * size;
+  return {step / per_epoch, begin, std::min(size, n - begin)};
+}
+
+// Bytes of an example in the store; 0: they are not all in one place.
+Size Batches::stored_bytes() const {
+  const Shape& shape = program_.values().front();
+  const Augment& augment = examples_->augment;
+  if (examples_->input_kind == InputKind::kFloats) return shape.size() * Size(sizeof(float));
+  if (examples_->input_kind == InputKind::kTokens) return shape.rows * Size(sizeof(Size));
+  if (examples_->input_kind == InputKind::kSparse) return 0;
+  return augment.asked() ? shape.channels * augment.height * augment.width : shape.size();
+}
+
+void Batches::look_ahead(Size position, Size step) {
+  constexpr Size kMost = 1 << 18;  // bytes: a part of a core's second cache
+  ahead_.forget();
+  const Size bytes = stored_bytes();
+  if (round_->seen || bytes == 0 || examples_of(position) == 0) return;
+  const Stretch batch = stretch_of(position, step);
+  const bool has_order = order_.is_of(position, batch.epoch);
+  if (!has_order && !coming_.is_of(position, batch.epoch)) shuffle(coming_, position, batch.epoch);
+  const Size* places = (has_order ? order_ : coming_).places.data() + batch.begin;
+  const Size* rows = round_->rows + round_->offsets[position];
+  const char* inputs = static_cast<const char*>(examples_->inputs);
+  for (Size e = 0; e < std::min(batch.count, kMost / bytes); ++e) ahead_.want(inputs + rows[places[e]] * bytes, bytes);
 }
 
 // Fills places_ with the examples of local step `step` (from 0); their number.
@@ -86,21 +126,18 @@ Size Batches::choose(Size step) {
   if (round_->seen) {
     const Size end = std::min((step + 1) * size, round_->seen[position_]);
     for (Size p = step * size; p < end; ++p) {
-      if (!round_->drawn) order_of(p / n);
-      const Size which = round_->drawn ? below(n, words_at(round_->draw, p).w[0]) : order_[std::size_t(p % n)];
+      const Size which = round_->drawn ? below(n, words_at(round_->draw, p).w[0]) : order_of(p / n)[p % n];
       places_[std::size_t(p - step * size)] = which;
     }
     epoch_ = step * size / n;
     first_ = step * size;
     return end - step * size;
   }
-  const Size per_epoch = (n + size - 1) / size;
-  epoch_ = step / per_epoch;
-  order_of(epoch_);
-  const Size begin = step % per_epoch * size, count = std::min(size, n - begin);
-  std::copy_n(order_.begin() + begin, count, places_.begin());
-  first_ = epoch_ * n + begin;
-  return count;
+  const Stretch batch = stretch_of(position_, step);
+  epoch_ = batch.epoch;
+  std::copy_n(order_of(epoch_) + batch.begin, batch.count, places_.begin());
+  first_ = epoch_ * n + batch.begin;
+  return batch.count;
 }
 
 void Batches::gather(Size step, Frame& frame, bool without_inputs) {

@@ -17,6 +17,9 @@ class Batches {
   // Before a client's first batch.
   void begin(Size position);
 
+  // What is wanted ahead becomes the inputs of this client at this step, which may be another client, at its first one.
+  void look_ahead(Size position, Size step);
+
   // The batch of local step `step` (from 0), with its targets; `without_inputs` where those are known already.
   void gather(Size step, Frame& frame, bool without_inputs = false);
   // Some rows of the example store, at most a batch, without targets.
@@ -26,7 +29,7 @@ class Batches {
   const Size* places() const { return places_.data(); }
   // The client's examples as rows of the example store.
   const Size* client_rows() const { return round_->rows + round_->offsets[position_]; }
-  Size client_examples() const { return round_->offsets[position_ + 1] - round_->offsets[position_]; }
+  Size client_examples() const { return examples_of(position_); }
   Size epoch() const { return epoch_; }  // that the batch begins in, from 0
 
   // The targets of the batch at hand; which of them there are is a matter of the example store.
@@ -42,8 +45,23 @@ class Batches {
     bool flipped;
   };
 
-  void order_of(Size epoch);
+  // A client's examples in the order of an epoch.
+  struct Order {
+    Size position = -1, epoch = -1;
+    std::vector<Size> places;
+    bool is_of(Size client, Size when) const { return position == client && epoch == when; }
+  };
+  // Full batches and a short one make an epoch: where a step's batch begins in its order.
+  struct Stretch {
+    Size epoch, begin, count;
+  };
+
+  Size examples_of(Size position) const { return round_->offsets[position + 1] - round_->offsets[position]; }
+  void shuffle(Order& order, Size position, Size epoch) const;
+  const Size* order_of(Size epoch);
+  Stretch stretch_of(Size position, Size step) const;
   Size choose(Size step);
+  Size stored_bytes() const;
   Words words_at(const StreamKey& key, Size stream_position) const;
   View view_at(Size stream_position) const;
   View middle_view() const;
@@ -60,9 +78,11 @@ class Batches {
   const Round* round_ = nullptr;
   std::vector<std::int32_t> tokens_, labels_;
   std::vector<float> targets_;
-  std::vector<Size> rows_, places_, order_;
+  std::vector<Size> rows_, places_;
+  Order order_, coming_;  // of the client at work; of what is looked ahead to
+  Ahead ahead_;
 
-  Size position_ = 0, epoch_ = 0, ordered_epoch_ = -1;
+  Size position_ = 0, epoch_ = 0;
   Size first_ = 0;  // stream position of the batch's first example; the others follow it
 };
 

@@ -391,8 +391,9 @@ void Program::train_in_engine_order(const Examples& examples, Round& round, cons
     for (Size lane; (lane = next++) < end && !failure.happened();) {
       auto sum = tree.take();
       for (Size i = lane; i < round.clients; i += lanes) {
-        const Size position = order[std::size_t(i)];
-        worker.train(position, round.weights[position], results, *sum);
+        const Size position = order[std::size_t(i)], after = i + lanes;
+        const Size following = after < round.clients ? order[std::size_t(after)] : -1;
+        worker.train(position, following, round.weights[position], results, *sum);
       }
       tree.finish(lane, std::move(sum));
     }

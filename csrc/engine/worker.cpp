@@ -535,13 +535,21 @@ double Worker::hand_over(double weight, DeltaSum& sum) {
   return squares;
 }
 
-void Worker::train(Size position, double weight, const Results& r, DeltaSum& sum) {
+// To the inputs of the batch after the one at hand.
+void Worker::look_ahead(Size next) {
+  if (frame_.ahead == nullptr) return;
+  if (step_ + 1 == steps_ && next >= 0) batches_.look_ahead(next, 0);
+  if (step_ + 1 < steps_ && !uses_gram_) batches_.look_ahead(position_, step_ + 1);
+}
+
+void Worker::train(Size position, Size next, double weight, const Results& r, DeltaSum& sum) {
   begin(position);
   may_wait_ = !r.deltas && round_->clip == 0;
   const Optimizer& optimizer = optimizer_of(position);
   double first = kNothing, last = kNothing, total = 0;
   for (; step_ < steps_; ++step_) {
     batches_.gather(step_, frame_, uses_gram_);
+    look_ahead(next);
     if (round_->interrupted()) throw Interrupted();
     last = take_step(optimizer, step_);
     if (step_ == 0) first = last;

@@ -21,8 +21,9 @@ class Worker {
 
   // Before a round: room for what its optimizers keep; `threads` share the work of a client.
   void prepare(const Examples& examples, const Round& round, int threads);
-  // Trains the client at this position and adds its delta to `sum` with this weight, unless it is not finite.
-  void train(Size position, double weight, const Results& results, DeltaSum& sum);
+  // Trains the client at this position and adds its delta to `sum` with this weight, unless it is not finite. `next` is
+  // the one that comes after it, -1: nobody.
+  void train(Size position, Size next, double weight, const Results& results, DeltaSum& sum);
 
   // Before predictions with the model `params` (d,) and its running statistics (s,).
   void prepare(const Examples& examples, const float* params, const float* statistics);
@@ -65,6 +66,7 @@ class Worker {
   Size start_index_of(Size position) const { return round_->start_index ? round_->start_index[position] : 0; }
   const Optimizer& optimizer_of(Size position) const;
   void begin(Size position);
+  void look_ahead(Size next);
   void reset_state(const Optimizer& optimizer);
   double delta_squares() const;
   double hand_over(double weight, DeltaSum& sum);

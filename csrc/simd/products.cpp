@@ -38,8 +38,8 @@ bool takes_dots(std::int64_t rows, std::int64_t out, std::int64_t in) {
 }  // namespace
 
 void product_nt(std::int64_t rows, std::int64_t out, std::int64_t in, const float* x, const float* w, const float* bias,
-                float* y) {
-  if (takes_dots(rows, out, in)) return products().dot({rows, out, in, x, in, w, in, y, out, bias, 0});
+                float* y, Ahead* ahead) {
+  if (takes_dots(rows, out, in)) return products().dot({rows, out, in, x, in, w, in, y, out, bias, 0, ahead});
   for (std::int64_t r = 0; bias && r < rows; ++r) std::memcpy(y + r * out, bias, std::size_t(out) * sizeof(float));
   gemm('N', 'T', rows, out, in, 1.0f, x, in, w, in, bias ? 1.0f : 0.0f, y);
 }
@@ -52,9 +52,9 @@ void product_nn(std::int64_t rows, std::int64_t in, std::int64_t out, const floa
 }
 
 void product_tn(std::int64_t out, std::int64_t in, std::int64_t rows, float alpha, const float* dy, const float* x,
-                float beta, float* w) {
+                float beta, float* w, Ahead* ahead) {
   if (products().reach.updates || !library_sgemm())
-    return products().update({out, in, rows, dy, out, x, in, w, in, alpha, beta != 0.0f});
+    return products().update({out, in, rows, dy, out, x, in, w, in, alpha, beta != 0.0f, ahead});
   if (out <= kFewColumns && rows <= kFewRows)
     return products().outer({out, in, rows, 1, dy, 1, out, 0, x, in, 0, w, in, alpha, beta != 0.0f ? w : nullptr, in});
   gemm('T', 'N', out, in, rows, alpha, dy, out, x, in, beta, w);

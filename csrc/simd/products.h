@@ -4,6 +4,8 @@
 
 #include <cstdint>
 
+#include "simd/ahead.h"
+
 namespace fastfed {
 
 // c[i, j] = alpha * sum + (plus ? plus[i * plus_row + j] : 0), where plus may be c itself, with
@@ -36,6 +38,7 @@ struct Update {
   std::int64_t c_row;
   float alpha;
   bool add;
+  Ahead* ahead = nullptr;  // what is fetched in the meantime
 };
 
 // c[i, j] = sum over k of a[i * a_row + k] * b[j * b_row + k] + (plus ? plus[i * plus_row + j] : 0)
@@ -49,6 +52,7 @@ struct Dot {
   std::int64_t c_row;
   const float* plus;
   std::int64_t plus_row;
+  Ahead* ahead = nullptr;
 };
 
 // Where our own products are better than the library's, beyond the narrow matrices that it is not made for.
@@ -72,14 +76,16 @@ const Products& products();  // at the SIMD level of the other inner loops
 
 // ---- dense layers: row-major matrices, one thread ------------------------------------------------------------------
 
+// What is wanted `ahead` comes while our own tiles multiply; the library's do not ask for it.
+
 // y (rows, out) = x (rows, in) . w (out, in)^T + bias (out,) or 0
 void product_nt(std::int64_t rows, std::int64_t out, std::int64_t in, const float* x, const float* w, const float* bias,
-                float* y);
+                float* y, Ahead* ahead = nullptr);
 // dx (rows, in) = dy (rows, out) . w (out, in), added to dx where `add`
 void product_nn(std::int64_t rows, std::int64_t in, std::int64_t out, const float* dy, const float* w, float* dx,
                 bool add);
 // w (out, in) = beta * w + alpha * dy (rows, out)^T . x (rows, in)
 void product_tn(std::int64_t out, std::int64_t in, std::int64_t rows, float alpha, const float* dy, const float* x,
-                float beta, float* w);
+                float beta, float* w, Ahead* ahead = nullptr);
 
 }  // namespace fastfed

@@ -218,6 +218,7 @@ template <int R> void update_rows(const Update& u, const Packed* packed) {
     for (; j + kStripe <= u.cols; j += kStripe) {
       tile.b = packed ? packed->b + j * u.steps : u.b + j;
       tile.c = u.c + j;
+      if (u.ahead) u.ahead->fetch();
       update_tile<R, kColumns, true>(tile, kWidth);
     }
     tile.b = u.b + j;
@@ -365,7 +366,10 @@ template <int R, int C> void dot_tile_of(const Dot& d, Size i, Size end, Size j)
 // All rows of C columns, dealt evenly to as few tiles as can be.
 template <int C> void dot_stripe(const Dot& d, Size j) {
   const Size tiles = (d.rows + kDotRows - 1) / kDotRows;
-  for (Size t = 0; t < tiles; ++t) dot_tile_of<kDotRows, C>(d, d.rows * t / tiles, d.rows * (t + 1) / tiles, j);
+  for (Size t = 0; t < tiles; ++t) {
+    if (d.ahead) d.ahead->fetch();
+    dot_tile_of<kDotRows, C>(d, d.rows * t / tiles, d.rows * (t + 1) / tiles, j);
+  }
 }
 
 template <int C> void dot_last_stripe(const Dot& d, Size j) {

@@ -11,7 +11,8 @@ class Linear : public Layer {
   using Layer::Layer;
 
   void forward(const Frame& f, Size first, Size count) const override {
-    product_nt(count * in().rows, out().channels, in().channels, x(f, first), param(f, 0), param(f, 1), y(f, first));
+    product_nt(count * in().rows, out().channels, in().channels, x(f, first), param(f, 0), param(f, 1), y(f, first),
+               f.ahead);
   }
 
   void backward(const Frame& f, Size first, Size count) const override {
@@ -19,7 +20,7 @@ class Linear : public Layer {
     if (wants()) product_nn(rows, from, to, dy(f, first), param(f, 0), dx(f, first), adds());
     if (trains(0)) {
       const Sink weight = sink(f, 0, first);
-      product_tn(to, from, rows, weight.alpha, dy(f, first), x(f, first), weight.beta, weight.to);
+      product_tn(to, from, rows, weight.alpha, dy(f, first), x(f, first), weight.beta, weight.to, f.ahead);
     }
     if (trains(1)) {
       sum_rows(rows, to, dy(f, first), f.workspace);

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "philox.h"
+#include "simd/ahead.h"
 
 namespace fastfed {
 
@@ -149,6 +150,7 @@ struct Frame {
   const Slot* slots;           // by value
   float* const* kept;          // by layer: what it keeps from forward to backward
   float* workspace;            // for use inside one call
+  Ahead* ahead;                // the inputs of the batch after this one; null where threads share the work
 
   const StreamKey* dropout;  // by dropout layer; null where nothing is dropped
   Word round, client, step;  // of the random streams
