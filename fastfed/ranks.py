@@ -9,6 +9,7 @@ alone writes. ``fastfed run`` joins by itself.
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import threading
@@ -23,6 +24,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ._version import __version__
+from .board import Board
 
 __all__ = ["RankFailed", "RankLost", "Ranks", "are_asked_for", "current", "join"]
 
@@ -122,6 +124,7 @@ def _begin(timeout: float) -> Ranks:
     ranks = Ranks(dist.get_rank(), dist.get_world_size())
     ranks.check_same("FastFed", __version__)
     ranks.check_same("torch", torch.__version__)
+    ranks.board = Board.among(ranks, timeout)
     return ranks
 
 
@@ -133,6 +136,7 @@ class Ranks:
 
     def __init__(self, rank: int, count: int) -> None:
         self.rank, self.count = rank, count
+        self.board: Board | None = None  # of ranks of one machine
         self.moved = 0  # numbers that this rank has sent to others, for benchmarks and tests
         self.interrupted = False  # whether some rank was asked to stop; all know of it after the same round
         self.speaks = rank == 0  # whether it is this rank that says what went wrong
@@ -209,10 +213,8 @@ class Ranks:
 
     def agree(self, failure: BaseException | None = None) -> None:
         """Whether anybody has failed: then its error is raised there, and `RankFailed` on the others. All ranks ask."""
-        flags = [torch.zeros(1, dtype=torch.uint8) for _ in range(self.count)]
-        with self._together():
-            dist.all_gather(flags, torch.tensor([failure is not None], dtype=torch.uint8))
-        failed = [bool(flag) for flag in flags]
+        flag = torch.tensor([failure is not None], dtype=torch.uint8)
+        failed = [bool(one) for one in self._gathered(flag, [1] * self.count)]
         if self._each_speaks and any(failed):
             self.speaks = self.rank == failed.index(True)
         self.raise_if(failed, failure)
@@ -232,13 +234,20 @@ class Ranks:
     def gathered(self, numbers: Tensor, counts: Sequence[int]) -> list[Tensor]:
         """The `numbers` (k, ...) of every rank, of which rank r has counts[r] rows, by rank."""
         most, shape = max(counts, default=0), tuple(numbers.shape[1:])
-        own = numbers.new_zeros(most, *shape)
+        self.moved += most * math.prod(shape) * (self.count - 1)
+        if not most * math.prod(shape):
+            return [numbers.new_zeros(count, *shape) for count in counts]
+        return self._gathered(numbers, counts)
+
+    def _gathered(self, numbers: Tensor, counts: Sequence[int]) -> list[Tensor]:
+        if self.board is not None and self.board.takes(numbers, sum(counts)):
+            with self._together():
+                return self.board.gathered(numbers, counts)
+        own = numbers.new_zeros(max(counts), *numbers.shape[1:])
         own[: len(numbers)] = numbers
         every = [torch.empty_like(own) for _ in range(self.count)]
-        if own.numel():
-            with self._together():
-                dist.all_gather(every, own)
-            self.moved += own.numel() * (self.count - 1)
+        with self._together():
+            dist.all_gather(every, own)
         return [one[:count] for one, count in zip(every, counts, strict=True)]
 
     def dealt(self, rows: Sequence[Tensor], counts: Sequence[int]) -> list[Tensor]:
@@ -258,6 +267,10 @@ class Ranks:
         rows once, and its slice of the result."""
         k, d = rows.shape
         size = -(-d // self.count)
+        self.moved += (self.count - 1) * (k + 1) * size
+        if self.board is not None and self.board.takes(rows, sum(counts) + 1):
+            with self._together():
+                return self.board.summed_in_slices(rows, counts, fold)
         padded = torch.nn.functional.pad(rows, (0, size * self.count - d)) if size * self.count > d else rows
         sent = padded.reshape(k, self.count, size).transpose(0, 1).contiguous()  # of one row, no copy
         every, whole = rows.new_empty(sum(counts), size), rows.new_empty(self.count * size)
@@ -268,7 +281,6 @@ class Ranks:
         mine = fold(every).to(rows.dtype).contiguous()
         with self._together():
             dist.all_gather(list(whole.view(self.count, size).unbind()), mine)
-        self.moved += (self.count - 1) * (k + 1) * size
         return whole[:d]
 
     def passed_on(self, vector: Tensor, to: int) -> None:

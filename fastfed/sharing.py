@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -64,11 +65,9 @@ class Sharing:
             visit = fed.visit(cohort[here])
         except Exception as error:  # told with what comes of the round: asking all ranks here would cost every round
             return replace(work, dealt=replace(work.dealt, failure=error))
-        rows = work.rows.clone()
-        first = work.offsets[here].repeat_interleave(work.counts[here]) - visit.offsets[:-1].repeat_interleave(
-            work.counts[here]
-        )
-        rows[first + torch.arange(len(visit.rows))] = visit.rows
+        held, is_here = work.rows.numpy().copy(), (work.dealt.rank_of == self.ranks.rank).numpy()
+        held[np.repeat(is_here, work.counts.numpy())] = visit.rows.numpy()
+        rows = torch.from_numpy(held)
         own_examples = None if visit.examples is fed.examples or not len(here) else visit.examples
         return replace(work, rows=rows, examples=own_examples, **_spread(vectors, here, n, work.start))
 

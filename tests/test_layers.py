@@ -14,7 +14,7 @@ ROOMS = ("plan", "train", "program", "aggregate", "exchange", "record", "saved",
 PARTS_OF_ROOMS = tuple(
     """simulation rooms run files settings hooks server tune clients servers models lora methods losses packing
     schedules timing fleet per_client compression privacy batch_norm norms past checks devices purposes extras abi
-    optim waiting ranks sharing training""".split()  # noqa: SIM905
+    optim waiting ranks board sharing training""".split()  # noqa: SIM905
 )
 DOORS_OF_KERNELS = ("fastfed.kernels", "fastfed.kernels.registry")  # what the app may know of them
 

@@ -3,6 +3,7 @@
 #include "bind/checks.cpp"
 #include "bind/client.cpp"
 #include "bind/events.cpp"
+#include "bind/meeting.cpp"
 #include "bind/module.cpp"
 #include "bind/norms.cpp"
 #include "bind/parts.cpp"

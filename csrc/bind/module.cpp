@@ -80,6 +80,7 @@ PYBIND11_MODULE(_core, module) {
   bind_client(module);
   bind_parts(module);
   bind_row_norms(module);
+  bind_meeting(module);
   bind_random(module);
   bind_events(module);
   bind_program(module);

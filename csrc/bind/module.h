@@ -10,6 +10,7 @@ void bind_server(pybind11::module_& module);
 void bind_client(pybind11::module_& module);
 void bind_parts(pybind11::module_& module);
 void bind_row_norms(pybind11::module_& module);
+void bind_meeting(pybind11::module_& module);
 void bind_random(pybind11::module_& module);
 void bind_events(pybind11::module_& module);
 void bind_program(pybind11::module_& module);

@@ -41,6 +41,8 @@ class Uniform:
 
     def cohort(self, round: int, clients: int, seed: int) -> Tensor:
         self.check(clients)
+        if self.size == clients:
+            return torch.arange(clients)
         first = clients - self.size
         draws = uniforms(self.size, Stream(seed, Purpose.COHORT, round))
         candidates = (draws * torch.arange(first + 1, clients + 1)).long().tolist()

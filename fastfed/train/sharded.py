@@ -91,16 +91,15 @@ class Among(Alone):
     ) -> tuple[dict[str, Tensor], Tensor]:
         """The scalars of all clients, from those (n,) of each rank's own; an error of one is an error of all."""
         here = self._places[self.ranks.rank]
-        columns = [*(scalars[name][here] for name in SCALARS), refused[here].double()]
-        first = torch.zeros(1, len(columns), dtype=torch.float64)
+        own = torch.stack([*(scalars[name] for name in SCALARS), refused.double()], 1)
+        first = own.new_zeros(1, own.shape[1])
         first[0, :2] = torch.tensor([failure is not None, self.ranks.is_asked_to_stop]).double()
-        told = torch.cat([first, torch.stack(columns, 1)])
+        told = torch.cat([first, own[here]])
         every = self.ranks.gathered(told, [len(some) + 1 for some in self._places])
         self.ranks.raise_if([bool(one[0, 0]) for one in every], failure)
         self.ranks.interrupted |= any(bool(one[0, 1]) for one in every)
-        numbers = torch.empty(len(refused), len(columns), dtype=torch.float64)
-        numbers[torch.cat(self._places)] = torch.cat([one[1:] for one in every])
-        return {name: numbers[:, i].clone() for i, name in enumerate(SCALARS)}, numbers[:, -1] > 0
+        own[torch.cat(self._places)] = torch.cat([one[1:] for one in every])
+        return dict(zip(SCALARS, own.T.contiguous(), strict=False)), own[:, -1] > 0
 
 
 def _tried(

@@ -29,14 +29,14 @@ def environment(rank: int, count: int, port: int) -> dict[str, str]:
     return {**os.environ, **where, **who, **quiet}
 
 
-def started(count: int, *command: str) -> list[subprocess.Popen[str]]:
-    """So many processes of a module with its arguments, as ranks of one run."""
+def started(count: int, *command: str, **more: str) -> list[subprocess.Popen[str]]:
+    """So many processes of a module with its arguments, as ranks of one run; `more` is in their environment."""
     port = free_port()
     return [
         subprocess.Popen(
             [sys.executable, "-m", *command],
             cwd=ROOT,
-            env=environment(rank, count, port),
+            env={**environment(rank, count, port), **more},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

@@ -13,6 +13,7 @@ import torch
 from typer.testing import CliRunner
 
 import fastfed as ff
+from fastfed import board
 from fastfed.app import cli, runs
 from fastfed.app.config import load
 from fastfed.kernels import registry
@@ -140,11 +141,13 @@ checkpoint_every = 3
 """
 
 
-def test_a_lost_rank_is_one_sentence_and_the_run_goes_on_as_three(tmp_path: Path) -> None:
+@pytest.mark.parametrize("way", ["board", pytest.param("network", marks=pytest.mark.exhaustive)])
+def test_a_lost_rank_is_one_sentence_and_the_run_goes_on_as_three(tmp_path: Path, way: str) -> None:
+    asked = {board.LEFT_OUT: "1"} if way == "network" else {}
     file, home = tmp_path / "run.toml", tmp_path / "run"
     file.write_text(FILE)
     command = ("fastfed", "run", str(file), "--out", str(home))
-    processes = support.started(2, *command)
+    processes = support.started(2, *command, **asked)
     until = time.monotonic() + 120
     while not checkpoint.all_of(home / runs.CHECKPOINT) and time.monotonic() < until:
         time.sleep(0.05)
