@@ -60,8 +60,6 @@ integrations-proof: .venv-flower/.made .venv-pfl/.made ## FastFed inside Flower 
 wheel: $(VENV)/.built ## dist/: one wheel for every torch, built in isolation, tried in an environment of its own (TORCH=... for another torch)
 	.ci/wheel
 
-# Kernels of less than a millisecond, on a machine of one's own: waiting as GNU's OpenMP has it by itself (docs/embed.md).
-bench: export GOMP_SPINCOUNT = 300000
 bench: $(VENV)/.built ## time every kernel and whole rounds beside their peers
 	$(BIN)/fastfed doctor
 	$(BIN)/fastfed bench kernels --json out/kernels.json --plot out/kernels.png

@@ -53,3 +53,25 @@ def test_the_environment_decides(name: str, value: str) -> None:
     assert chosen == f"{name}={value}, as the environment says {policy}"
     if "GOMP_SPINCOUNT" in found:
         assert int(found["GOMP_SPINCOUNT"]) >= 77
+
+
+@pytest.mark.parametrize(
+    ("command", "is_one"),
+    [
+        ("python /somewhere/bin/fastfed bench rounds --scale 0.1", True),
+        ("python -m fastfed bench kernels", True),
+        ("python -m fastfed run bench", False),
+        ("python -m pytest bench", False),
+        ("fastfed", False),
+    ],
+)
+def test_who_times_others_leaves_their_threads_alone(command: str, is_one: bool) -> None:
+    assert waiting.is_benchmark(command.split()) == is_one
+
+
+def test_benchmarks_wait_as_openmp_does_by_itself() -> None:
+    program = "import sys; sys.orig_argv = ['python', '-m', 'fastfed', 'bench', 'rounds']; import fastfed"
+    chosen, found = started(program)
+    assert chosen == "as OpenMP has it: fastfed bench times others, too None"
+    if "GOMP_SPINCOUNT" in found:
+        assert int(found["GOMP_SPINCOUNT"]) > 0
