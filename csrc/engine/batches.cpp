@@ -106,18 +106,27 @@ Size Batches::stored_bytes() const {
   return augment.asked() ? shape.channels * augment.height * augment.width : shape.size();
 }
 
-void Batches::look_ahead(Size position, Size step) {
+void Batches::want(const Size* rows, const Size* places, Size count) {
   constexpr Size kMost = 1 << 18;  // bytes: a part of a core's second cache
-  ahead_.forget();
   const Size bytes = stored_bytes();
-  if (round_->seen || bytes == 0 || examples_of(position) == 0) return;
+  const char* inputs = static_cast<const char*>(examples_->inputs);
+  for (Size e = 0; e < std::min(count, kMost / bytes); ++e)
+    ahead_.want(inputs + rows[places ? places[e] : e] * bytes, bytes);
+}
+
+void Batches::look_ahead(Size position) {
+  ahead_.forget();
+  if (stored_bytes() > 0) want(round_->rows + round_->offsets[position], nullptr, examples_of(position));
+}
+
+void Batches::look_ahead(Size position, Size step) {
+  ahead_.forget();
+  if (round_->seen || stored_bytes() == 0 || examples_of(position) == 0) return;
   const Stretch batch = stretch_of(position, step);
   const bool has_order = order_.is_of(position, batch.epoch);
   if (!has_order && !coming_.is_of(position, batch.epoch)) shuffle(coming_, position, batch.epoch);
-  const Size* places = (has_order ? order_ : coming_).places.data() + batch.begin;
-  const Size* rows = round_->rows + round_->offsets[position];
-  const char* inputs = static_cast<const char*>(examples_->inputs);
-  for (Size e = 0; e < std::min(batch.count, kMost / bytes); ++e) ahead_.want(inputs + rows[places[e]] * bytes, bytes);
+  want(round_->rows + round_->offsets[position], (has_order ? order_ : coming_).places.data() + batch.begin,
+       batch.count);
 }
 
 // Fills places_ with the examples of local step `step` (from 0); their number.

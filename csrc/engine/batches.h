@@ -19,6 +19,8 @@ class Batches {
 
   // What is wanted ahead becomes the inputs of this client at this step, which may be another client, at its first one.
   void look_ahead(Size position, Size step);
+  // All of this client's inputs, in the order in which it has them.
+  void look_ahead(Size position);
 
   // The batch of local step `step` (from 0), with its targets; `without_inputs` where those are known already.
   void gather(Size step, Frame& frame, bool without_inputs = false);
@@ -62,6 +64,7 @@ class Batches {
   Stretch stretch_of(Size position, Size step) const;
   Size choose(Size step);
   Size stored_bytes() const;
+  void want(const Size* rows, const Size* places, Size count);
   Words words_at(const StreamKey& key, Size stream_position) const;
   View view_at(Size stream_position) const;
   View middle_view() const;

@@ -45,9 +45,21 @@ bool GramForm::begin(const float* w, Size batch) {
   return true;
 }
 
+// X X^T, as it was kept or anew.
 bool GramForm::measure() {
+  marks_.resize(std::size_t(n_));
+  store_.mark(n_, inputs_.data(), marks_.data());
+  gram_ = store_.find(n_, marks_.data());
+  if (gram_) return true;
+  if (!multiply()) return false;
+  gram_ = own_gram_.data();
+  store_.keep(n_, marks_.data(), gram_);
+  return true;
+}
+
+bool GramForm::multiply() {
   const float* x = inputs_.data();
-  float* to = gram_.of(n_ * n_);
+  float* to = own_gram_.of(n_ * n_);
   for (Size first = 0; first < n_; first += kGramRows) {
     const Size rows = std::min(kGramRows, n_ - first);
     products().dot({rows, first + rows, layer_.in, x + first * layer_.in, layer_.in, x, layer_.in, to + first * n_, n_,
@@ -60,14 +72,15 @@ bool GramForm::measure() {
   return finite;
 }
 
-void GramForm::forward(const Size* places, Size count, const float* bias, float* y) {
+void GramForm::forward(const Size* places, Size count, const float* bias, float* y, Ahead* ahead) {
   const Size out = layer_.out;
   const float share = float(share_);
   for (Size e = 0; e < count; ++e) {
     const float* from = outputs_.data() + places[e] * out;
     float* to = y + e * out;
     for (Size o = 0; o < out; ++o) to[o] = share * from[o] + (bias ? bias[o] : 0.0f);
-    copy(n_, gram_.data() + places[e] * n_, rows_.data() + e * n_);
+    copy(n_, gram_ + places[e] * n_, rows_.data() + e * n_);
+    if (ahead) ahead->fetch();
   }
   if (moved_)
     products().outer({count, out, n_, 1, rows_.data(), n_, 1, 0, moves_.data(), out, 0, y, out, 1.0f, y, out});

@@ -4,6 +4,7 @@
 // weights themselves are needed at the end only.
 #pragma once
 
+#include "engine/gram_store.h"
 #include "engine/layers/layer.h"
 #include "kernels/aligned.h"
 
@@ -25,7 +26,7 @@ enum class GramUse { kWhereItPays, kNever, kAlways };
 
 class GramForm {
  public:
-  explicit GramForm(const FirstLayer& layer) : layer_(layer) {}
+  GramForm(const FirstLayer& layer, GramStore& store) : layer_(layer), store_(store) {}
 
   // Whether it takes less time than the layer itself for a client with n examples that goes through `seen` of them, one
   // after another. A function of these numbers alone, so that the bits of a run are, too.
@@ -36,8 +37,9 @@ class GramForm {
   // Once they are there: from the weights `w` (out, in). False if a product of the inputs is no finite number.
   bool begin(const float* w, Size batch);
 
-  // y (count, out) of these of the client's examples; bias (out,) or null.
-  void forward(const Size* places, Size count, const float* bias, float* y);
+  // y (count, out) of these of the client's examples; bias (out,) or null. What is wanted `ahead`, or null, comes
+  // meanwhile.
+  void forward(const Size* places, Size count, const float* bias, float* y, Ahead* ahead);
 
   // One step of a rule: u = momentum u + gain (gradient + decay w + prox (w - w0)), w -= lr u; without momentum u is
   // not kept. The gradient is that of `dy` (count, out).
@@ -53,14 +55,18 @@ class GramForm {
  private:
   Size moves_size() const { return n_ * layer_.out; }
   bool measure();
+  bool multiply();
   void keep(const Size* places, Size count, const float* dy, const Step& step);
 
   FirstLayer layer_;
+  GramStore& store_;
   Size n_ = 0;
   bool moved_ = false;           // whether A can be other than 0
   double share_ = 1, pull_ = 0;  // s; and u's own share of W0
+  const float* gram_ = nullptr;  // X X^T, ours or the store's
+  std::vector<std::uint64_t> marks_;
   // X; X X^T; X W0^T; A; what u has of X, as A; rows of X X^T of the batch at hand.
-  GrowingArray inputs_, gram_, outputs_, moves_, velocity_, rows_;
+  GrowingArray inputs_, own_gram_, outputs_, moves_, velocity_, rows_;
 };
 
 }  // namespace fastfed

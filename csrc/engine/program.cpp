@@ -103,6 +103,7 @@ void Program::plan(std::vector<Spec>& specs) {
   plan_memory(specs);
   plan_segments(specs);
   find_first_layer(specs);
+  grams_ = std::make_unique<GramStore>(first_layer_.in);
 }
 
 void Program::note_table(Spec& spec) {

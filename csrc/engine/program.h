@@ -195,6 +195,7 @@ class Program {
   const std::vector<SparseWeight>& tables() const { return tables_; }
   int table_output() const { return table_output_; }
   const FirstLayer& first_layer() const { return first_layer_; }
+  GramStore& grams() const { return *grams_; }
   Loss loss() const { return loss_; }
   Reduction reduction() const { return reduction_; }
   int output() const { return output_; }
@@ -244,6 +245,7 @@ class Program {
   SparseWeight table_;                // the one whose moved rows can be tracked, if there is one
   int table_output_ = 0;              // the value that its layer makes
   FirstLayer first_layer_;            // the one that has a Gram form, if there is one
+  std::unique_ptr<GramStore> grams_;  // of what goes into it
   Size vocabulary_ = 0;               // of the input's tokens
   bool shares_params_ = false, is_large_ = false;
 

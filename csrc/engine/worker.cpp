@@ -41,7 +41,7 @@ Worker::Worker(const Program& program, Size batch)
       batch_(batch),
       batches_(program, batch),
       rows_(program),
-      gram_(program.first_layer()),
+      gram_(program.first_layer(), program.grams()),
       arena_(0),
       x_(program.d()),
       grads_(program.d()),
@@ -151,7 +151,7 @@ void Worker::forward(std::size_t layers) {
   if (uses_gram_) {
     const FirstLayer& first = program_.first_layer();
     const float* bias = first.bias < 0 ? nullptr : frame_.params + first.bias;
-    gram_.forward(batches_.places(), frame_.batch, bias, slots_[std::size_t(first.output)].data);
+    gram_.forward(batches_.places(), frame_.batch, bias, slots_[std::size_t(first.output)].data, frame_.ahead);
   }
   for (const auto& segment : program_.segments()) {
     const std::size_t end = std::min(segment.end, layers);
@@ -538,8 +538,13 @@ double Worker::hand_over(double weight, DeltaSum& sum) {
 // To the inputs of the batch after the one at hand.
 void Worker::look_ahead(Size next) {
   if (frame_.ahead == nullptr) return;
-  if (step_ + 1 == steps_ && next >= 0) batches_.look_ahead(next, 0);
-  if (step_ + 1 < steps_ && !uses_gram_) batches_.look_ahead(position_, step_ + 1);
+  if (uses_gram_) {  // it has all of its own
+    if (step_ == 0 && next >= 0) batches_.look_ahead(next);
+  } else if (step_ + 1 < steps_) {
+    batches_.look_ahead(position_, step_ + 1);
+  } else if (next >= 0) {
+    batches_.look_ahead(next, 0);
+  }
 }
 
 void Worker::train(Size position, Size next, double weight, const Results& r, DeltaSum& sum) {

@@ -22,6 +22,12 @@ FF_CLONES float largest(std::int64_t n, const float* x) {
   return float_of(top);
 }
 
+FF_CLONES std::uint64_t weighed_bits(std::int64_t n, const float* x, const std::uint32_t* factors) {
+  std::uint64_t sum = 0;
+  for (std::int64_t i = 0; i < n; ++i) sum += std::uint64_t(bits_of(x[i])) * factors[i];
+  return sum;
+}
+
 FF_CLONES void copy_ahead(std::int64_t n, const float* __restrict from, const float* next, float* __restrict to) {
   constexpr std::int64_t kLine = 16;
   std::int64_t i = 0;

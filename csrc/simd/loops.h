@@ -10,6 +10,8 @@ namespace fastfed {
 bool are_moderate(std::int64_t n, const float* x);
 // The largest magnitude, and NaN if there is one.
 float largest(std::int64_t n, const float* x);
+// The sum over all numbers of their bits times a factor each, modulo 2^64.
+std::uint64_t weighed_bits(std::int64_t n, const float* x, const std::uint32_t* factors);
 // to = from
 inline void copy(std::int64_t n, const float* from, float* to) {
   std::memcpy(to, from, std::size_t(n) * sizeof(float));

@@ -150,6 +150,32 @@ def test_same_bits_for_any_number_of_threads_and_after_other_work(rule: str) -> 
         assert torch.equal(one.scalars["mean_loss"].nan_to_num(), other.scalars["mean_loss"].nan_to_num())
 
 
+@pytest.mark.parametrize("change", ["nothing", "one number", "two swapped", "another order", "a sign"])
+def test_products_that_are_kept_are_those_of_the_examples_as_they_are_now(change: str) -> None:
+    """A second round finds the products of the first: the same bits, and others where somebody changed the data."""
+    module, examples = made("softmax")
+    examples.inputs.round_()  # zeros and ones, of which swaps are hard to see
+    work = work_of(module, RULES["sgd"])
+    engine = native.Native(module, "cross_entropy", examples, threads=2)
+    engine.gram = True
+    before = engine.run(work)
+    rows = work.rows[:23]  # of the first client
+    client = examples.inputs[rows].flatten(1)
+    if change == "one number":
+        client[7, 100] += 0.5
+    if change == "two swapped":
+        zero, one = (int((client[7] == value).nonzero()[3]) for value in (0, 1))
+        client[7, [zero, one]] = client[7, [one, zero]]
+    if change == "another order":
+        client[[3, 4]] = client[[4, 3]]
+    if change == "a sign":
+        client[-1, client[-1].argmax()] *= -1
+    examples.inputs[rows] = client.view(23, *examples.inputs.shape[1:])
+    again = engine.run(work)
+    assert torch.equal(again.delta, trained(module, examples, work, use=True).delta)
+    assert torch.equal(again.delta, before.delta) == (change == "nothing")
+
+
 def same(task: str, work: RoundWork) -> bool:
     """Whether a work is done as it would be without the Gram form, to the bit."""
     return torch.equal(gram(task, work).delta, gram(task, work, use=False).delta)
