@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -111,10 +111,15 @@ def lora(
         raise ValueError(f"rank: must be >= 1, got {rank}")
     changed = copy.deepcopy(module).requires_grad_(False)
     whole = {name: changed.get_submodule(name) for name in _chosen(dict(changed.named_modules()), trained, "trained")}
-    adaptable = {name: layer for name, layer in _adaptable(changed).items() if name not in whole}
+    adaptable = {name: layer for name, layer in _adaptable(changed).items() if not _is_inside(name, whole)}
     scale = 1.0 if alpha is None else alpha / rank
     for name in adaptable if targets is None else _chosen(adaptable, targets, "targets"):
         layer = adaptable[name]
+        if isinstance(layer, nn.MultiheadAttention) and layer.in_proj_weight is None:
+            raise ValueError(
+                f"targets: layer {name!r} has keys or values of a width of their own (kdim, vdim), for which there are "
+                "no adapters; name others"
+            )
         kind = AdaptedLinear if isinstance(layer, nn.Linear) else AdaptedAttention
         adapted = kind(layer, rank, scale)  # type: ignore[arg-type]
         if not name:
@@ -146,8 +151,13 @@ def _adaptable(module: nn.Module) -> dict[str, nn.Module]:
     layers = {
         name: layer for name, layer in module.named_modules() if isinstance(layer, nn.Linear | nn.MultiheadAttention)
     }
-    attention = [f"{name}." for name, layer in layers.items() if isinstance(layer, nn.MultiheadAttention)]
-    return {name: layer for name, layer in layers.items() if not any(name.startswith(inside) for inside in attention)}
+    attention = {name for name, layer in layers.items() if isinstance(layer, nn.MultiheadAttention)}
+    return {name: layer for name, layer in layers.items() if not _is_inside(name, attention - {name})}
+
+
+def _is_inside(name: str, others: Iterable[str]) -> bool:
+    """Whether a layer is one of the others, or a part of one."""
+    return any(other in ("", name) or name.startswith(f"{other}.") for other in others)
 
 
 def _chosen(layers: dict[str, nn.Module], wanted: Sequence[str], argument: str) -> list[str]:

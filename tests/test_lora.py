@@ -126,6 +126,32 @@ def test_a_module_without_linear_layers_is_refused() -> None:
         models.lora(nn.Sequential(nn.Conv2d(1, 2, 3)), 1)
 
 
+class Headed(nn.Module):
+    """A head of several layers, one of which has a name that begins as its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2))
+        self.header = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.head(self.header(x))
+        return out
+
+
+def test_layers_within_what_is_trained_whole_get_no_adapters() -> None:
+    model = models.lora(Headed(), 2, trained=["head"])
+    trained = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
+    assert trained == ["head.0.weight", "head.0.bias", "head.2.weight", "head.2.bias", "header.down", "header.up"]
+
+
+def test_attention_with_widths_of_its_own_is_refused_by_name() -> None:
+    module = nn.ModuleDict({"look": nn.MultiheadAttention(8, 2, kdim=4, vdim=4), "head": nn.Linear(8, 2)})
+    with pytest.raises(ValueError, match=r"targets: layer 'look' has keys or values of a width of their own"):
+        models.lora(module, 2)
+    assert models.lora(module, 2, targets=["head"])["head"].down.requires_grad  # type: ignore[index]
+
+
 def test_a_run_moves_adapters_and_nothing_else() -> None:
     base = reader()
     adapted = models.lora(base, rank=2)
