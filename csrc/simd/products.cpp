@@ -26,7 +26,7 @@ void gemm(char op_a, char op_b, std::int64_t m, std::int64_t n, std::int64_t k, 
 // The library packs both matrices before it multiplies: with few rows or few columns that costs more than the product.
 constexpr std::int64_t kFewRows = 128, kFewColumns = 32;
 
-bool takes_all() { return products().reach.all || !library_sgemm(); }
+bool takes_all() { return products().reach.everything || !library_sgemm(); }
 
 bool takes_dots(std::int64_t rows, std::int64_t out, std::int64_t in) {
   if (takes_all()) return true;
@@ -48,14 +48,14 @@ void product_nt(std::int64_t rows, std::int64_t out, std::int64_t in, const floa
 
 void product_nn(std::int64_t rows, std::int64_t in, std::int64_t out, const float* dy, const float* w, float* dx,
                 bool add) {
-  if (out <= kFewColumns || rows <= products().reach.outer_rows || takes_all())
+  if (takes_all() || out <= kFewColumns || rows <= products().reach.outer_rows)
     return products().outer({rows, in, out, 1, dy, out, 1, 0, w, in, 0, dx, in, 1.0f, add ? dx : nullptr, in});
   gemm('N', 'N', rows, in, out, 1.0f, dy, out, w, in, add ? 1.0f : 0.0f, dx);
 }
 
 void product_tn(std::int64_t out, std::int64_t in, std::int64_t rows, float alpha, const float* dy, const float* x,
                 float beta, float* w, Ahead* ahead) {
-  if (products().reach.updates || takes_all())
+  if (takes_all() || products().reach.updates)
     return products().update({out, in, rows, dy, out, x, in, w, in, alpha, beta != 0.0f, ahead});
   if (out <= kFewColumns && rows <= kFewRows)
     return products().outer({out, in, rows, 1, dy, 1, out, 0, x, in, 0, w, in, alpha, beta != 0.0f ? w : nullptr, in});

@@ -57,7 +57,7 @@ struct Dot {
 
 // Where our own products are better than the library's, beyond the narrow matrices that it is not made for.
 struct Reach {
-  bool all = false;               // everywhere
+  bool everything = false;        // all products;
   std::int64_t dot_depth = 512;   // dot products at least as long: they pay at their end, where lanes are added up;
   std::int64_t dot_columns = 0;   // of these, all with at most as many columns,
   std::int64_t dot_rows = 1024;   // and the others if they have at most as many rows

@@ -416,18 +416,16 @@ void dot(const Dot& d) {
   }
 }
 
-// From where on the library is better, measured at batches of 4 to 320. Where the processor is not of its maker's it
-// uses registers of AVX2 whatever there is; its updates start their sums from w there, and so round every product to
-// the size of a weight.
+// From where on the library is better, measured at batches of 4 to 320. Where the processor is not of its maker's, the
+// library leaves the longest vectors alone: half of what our own tiles do, at batches of 1 to 1024 (docs/speed.md).
 Reach reach() {
   Reach r;
 #if defined(__AVX512F__)
-  r.all = !__builtin_cpu_is("intel");
   r.dot_depth = 192;
   r.dot_rows = 32;
   r.dot_columns = 128;
   r.dot_multiple = 8;
-  r.updates = r.all;
+  r.updates = r.everything = !__builtin_cpu_is("intel");
 #elif defined(__AVX2__)
   r.dot_depth = 192;
   r.outer_rows = 24;
