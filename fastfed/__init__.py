@@ -5,6 +5,7 @@ from . import waiting  # first: torch loads OpenMP, which is told once
 # isort: split
 from . import (
     aggregate,
+    algorithms,
     clients,
     compression,
     data,
@@ -36,6 +37,7 @@ __all__ = [
     "Simulation",
     "__version__",
     "aggregate",
+    "algorithms",
     "clients",
     "compression",
     "data",

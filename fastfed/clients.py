@@ -1,4 +1,7 @@
-"""The client optimizers by name: frozen settings, no loops. Their formulas live in ``fastfed.kernels``."""
+"""The client optimizers by name: frozen settings, no loops. Their formulas live in ``fastfed.kernels``.
+
+What is no rule of theirs is a client algorithm of one's own (`OwnClient`), in Python.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,14 @@ import math
 import numbers
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol, cast
 
+from torch import Tensor
+
+from .checks import missing
 from .kernels.table import CLIENT_RULES, NON_NEGATIVE, resolve_options
 
+_OWN_METHODS = ("client_init", "client_step", "client_final")
 _NOT_STEP_OPTIONS = ("warmup", "from_first", "v0", "delay_mode", "delay_unit", "same_batch", "form", "cover",
                      "bias_correction")  # fmt: skip
 
@@ -36,9 +43,20 @@ class Client:
             raise ValueError(f"warmup: must be a whole number >= 0, got {self.warmup!r}")
         if not isinstance(self.from_first, bool):
             raise ValueError(f"from_first: must be True or False, got {self.from_first!r}")
+        self._check_steps()
         if self.warmup and self.finds_step_size:
             raise ValueError(f"warmup: client rule {self.rule!r} finds its step size itself")
         resolve_options(f"client rule {self.rule!r}", CLIENT_RULES[self.rule].options, self.step_options())
+
+    def _check_steps(self) -> None:
+        """A subclass names a rule of the kernels, and has no step of its own, which nobody would call."""
+        for name in ("step", *_OWN_METHODS):
+            if hasattr(self, name):
+                raise TypeError(
+                    f"client: {type(self).__name__} has a method {name}, which no executor calls: an optimizer of "
+                    "fastfed.clients only names a rule; a client algorithm of your own is a class without this base, "
+                    f"with {', '.join(_OWN_METHODS)} (docs/own.md)"
+                )
 
     @property
     def rule(self) -> str:
@@ -247,6 +265,112 @@ class SPS(Client):
     finds_step_size: ClassVar[bool] = True
 
 
+# ---- algorithms of one's own ----------------------------------------------------------------------------------------
+
+State = dict[str, Tensor]
+
+
+class ClientRound(NamedTuple):
+    """What a round brings to a client besides the model, as tensors: its learning rate `lr` () under schedule and
+    tuner, None if the algorithm has none; how many local `steps` () it takes; the vector (d,) that it has `kept`; the
+    mean (d,) of what clients sent in the round before, which is `common` to all."""
+
+    lr: Tensor
+    steps: Tensor
+    kept: Tensor
+    common: Tensor
+
+
+class OwnClient(Protocol):
+    """A client algorithm in Python, on packed vectors. The object itself does not change: several clients train side by
+    side with it. It draws no random numbers.
+
+    More attributes are asked for if they are there. `lr`: its learning rate, which a schedule multiplies. `keeps`:
+    clients keep a vector between their rounds, which is "zeros" or the global model, "start", at a client's first
+    (default None: they keep nothing). `sends`: clients send a second vector (default False). `vectorised`: its methods
+    are torch operations that ``torch.vmap`` can do, so that executor "batched" runs it, too (default False).
+    `gradient_anywhere`: `gradient` is a function of a model (d,), which gives the gradient of the batch there (default
+    False: the gradient (d,) at `params`).
+    """
+
+    def client_init(self, start: Tensor, round: ClientRound) -> State:
+        """What a client has in mind at first, tensors by name, when it begins at the model `start` (d,)."""
+
+    def client_step(self, state: State, params: Tensor, gradient: Any, step: int) -> tuple[State, Tensor]:
+        """Local step `step` (from 1): the next state, of the same names, and the next model (d,)."""
+
+    def client_final(self, state: State, params: Tensor) -> Tensor | dict[str, Tensor]:
+        """The model (d,) from which the delta is taken; where the client keeps or sends something, a dict of "params",
+        "kept" and "sent"."""
+
+
+@dataclass(frozen=True)
+class Algorithm(Client):
+    """An algorithm of one's `own` as an optimizer, in the works of executors. Simulations make it themselves."""
+
+    own: Any
+
+    def __post_init__(self) -> None:
+        lacks = missing(self.own, OwnClient)
+        if lacks or isinstance(self.own, type):
+            hint = "give an object" if isinstance(self.own, type) else f"it has no {', '.join(lacks)}"
+            raise TypeError(
+                "client: must be an optimizer of fastfed.clients, or have client_init, client_step and client_final "
+                f"(docs/own.md), got {self.own!r}: {hint}"
+            )
+        if self.keeps not in (None, "zeros", "start"):
+            raise ValueError(f"keeps: of {self.rule} must be None, 'zeros' or 'start', got {self.keeps!r}")
+        if self.vectorised and self.gradient_anywhere:
+            raise ValueError(f"vectorised: {self.rule} asks for gradients anywhere, which only clients one by one have")
+        if self.lr is not None and not NON_NEGATIVE.admits(self.lr):
+            raise ValueError(f"lr: must be {NON_NEGATIVE.words}, got {self.lr!r}")
+
+    @property
+    def rule(self) -> str:
+        return type(self.own).__name__
+
+    @property
+    def lr(self) -> float | None:
+        return getattr(self.own, "lr", None)
+
+    @property
+    def keeps(self) -> str | None:
+        return getattr(self.own, "keeps", None)
+
+    @property
+    def sends(self) -> bool:
+        return bool(getattr(self.own, "sends", False))
+
+    @property
+    def vectorised(self) -> bool:
+        return bool(getattr(self.own, "vectorised", False))
+
+    @property
+    def gradient_anywhere(self) -> bool:
+        return bool(getattr(self.own, "gradient_anywhere", False))
+
+    @property
+    def takes_lr(self) -> bool:
+        return self.lr is not None
+
+    def admits_lr(self, lr: float) -> bool:
+        return self.takes_lr and NON_NEGATIVE.admits(lr)
+
+
+def algorithm_of(client: Any) -> Algorithm | None:
+    """The algorithm of one's own that a setting `client` is; None if it is one of ours, or a blend of them."""
+    if isinstance(client, Algorithm):
+        return client
+    return None if isinstance(client, (Client, Blend)) else Algorithm(client)
+
+
+def refuse_algorithms(clients: Sequence[Client], executor: str) -> None:
+    """Those engines run rules, and no Python."""
+    for client in clients:
+        if isinstance(client, Algorithm):
+            raise TypeError(f"optimizers: executor {executor!r} runs no Python, as {client.rule} is; take 'eager'")
+
+
 # ---- clients that differ --------------------------------------------------------------------------------------------
 
 
@@ -274,8 +398,10 @@ class Part:
     weight: float | Callable[[Resources], float] = 1.0
 
     def __post_init__(self) -> None:
-        if not isinstance(self.client, Client):
-            raise TypeError(f"client: must be an optimizer of fastfed.clients, got {self.client!r}")
+        if not isinstance(self.client, Client) or isinstance(self.client, Algorithm):
+            raise TypeError(
+                f"client: must be an optimizer of fastfed.clients in a part of a blend, got {self.client!r}"
+            )
         if not NON_NEGATIVE.admits(self.share):
             raise ValueError(f"share: must be {NON_NEGATIVE.words}, got {self.share!r}")
         if not callable(self.weight):
@@ -332,6 +458,8 @@ class Blend:
             raise ValueError("share: would be ignored, as `choose` decides")
 
 
-def optimizers(client: Client | Blend) -> tuple[Client, ...]:
+def optimizers(client: Client | Blend | OwnClient) -> tuple[Client, ...]:
     """The optimizers that clients may use."""
-    return tuple(part.client for part in client.parts) if isinstance(client, Blend) else (client,)
+    if isinstance(client, Blend):
+        return tuple(part.client for part in client.parts)
+    return (algorithm_of(client) or cast(Client, client),)

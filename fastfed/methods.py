@@ -2,7 +2,8 @@
 
 Papers, as in the documentation: AFO = "Adaptive Federated Optimization", FedAda2 = "Efficient Adaptive Federated
 Optimization", DSGD = "Adaptive Federated Learning with Auto-Tuned Clients", FATHOM = "Federated Hypergradient Descent",
-CC = "Client-Centric Federated Adaptive Optimization".
+CC = "Client-Centric Federated Adaptive Optimization". FedExP, FedNova, FedDyn, FedLion and Ditto are papers of these
+names, whose algorithms are in Python (``ff.algorithms``).
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Annotated, Any, Literal
 
 from torch import nn
 
-from . import clients, compression, exchange, servers, timing, tune
+from . import algorithms, clients, compression, exchange, servers, timing, tune
 from .clients import BiasCorrection, Client
 from .fleet import Fleet
 from .packing import Packing
@@ -273,6 +274,39 @@ def fedasync(
     return fedbuff(client_lr, concurrency, 1, server, staleness, max_age, fleet, epochs, randomness)
 
 
+def fedexp(client_lr: float, eps: Annotated[float, Of("server")] = 1e-3) -> Settings:
+    """FedExP: the server steps further where the clients' deltas cancel each other."""
+    return {"client": clients.SGD(lr=client_lr), "server": algorithms.FedExP(eps=eps)}
+
+
+def fednova(client_lr: float, server_lr: float = 1.0, momentum: Annotated[float, Of("client")] = 0.0) -> Settings:
+    """FedNova: deltas are divided by how many gradients are in them, and the mean multiplied by the mean of that."""
+    client = clients.Momentum(lr=client_lr, momentum=momentum)
+    return {"client": client, "server": algorithms.FedNova(lr=server_lr)}
+
+
+def feddyn(client_lr: float, alpha: Annotated[float, Of("client")] = 0.1) -> Settings:
+    """FedDyn: clients keep a linear term of their loss, of weight `alpha`, which makes their minima agree."""
+    client, server = algorithms.FedDyn(lr=client_lr, alpha=alpha), algorithms.FedDynServer()
+    return {"client": client, "server": server, "weights": "uniform"}
+
+
+def fedlion(
+    client_lr: float,
+    server_lr: float = 1.0,
+    beta1: Annotated[float, Of("client")] = 0.9,
+    beta2: Annotated[float, Of("client")] = 0.99,
+) -> Settings:
+    """FedLion: Lion on clients, which begin with the mean of the momenta that the last ones sent."""
+    client = algorithms.FedLion(lr=client_lr, beta1=beta1, beta2=beta2)
+    return {"client": client, "server": servers.FedAvg(lr=server_lr), "weights": "uniform"}
+
+
+def ditto(client_lr: float, lam: Annotated[float, Of("client")] = 0.1, server: Server | None = None) -> Settings:
+    """Ditto: every client keeps a model of its own, drawn to the global one by `lam`; the global one is FedAvg's."""
+    return {"client": algorithms.Ditto(lr=client_lr, lam=lam), "server": server or servers.FedAvg()}
+
+
 # ---- what they cost -------------------------------------------------------------------------------------------------
 
 
@@ -299,6 +333,11 @@ def _examples() -> dict[str, Settings]:
         "CC-FedAMS": client_centric("ams", client_lr=lr, server_lr=lr),
         "FedBuff": fedbuff(lr, 10),
         "FedAsync": fedasync(lr, 10),
+        "FedExP": fedexp(lr),
+        "FedNova": fednova(lr),
+        "FedDyn": feddyn(lr),
+        "FedLion": fedlion(lr),
+        "Ditto": ditto(lr),
         "joint AdaGrad, nothing transmitted": joint(sm3=False),
         "joint Adam, nothing transmitted": joint("adam", "adam", sm3=False),
         "DJA, AdaGrad": joint(sm3=False, transmit=True),

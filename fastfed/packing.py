@@ -123,6 +123,13 @@ class Packing:
         shape = (self.size,) if clients is None else (clients, self.size)
         return torch.zeros(shape, dtype=self.dtype, device=device)
 
+    def gaps(self, device: torch.device | str = "cpu") -> Tensor:
+        """Which numbers of a vector belong to no tensor: (size,) bool."""
+        gaps = torch.ones(self.size, dtype=torch.bool, device=device)
+        for slot in self.slots:
+            gaps[slot.span] = False
+        return gaps
+
     def views(self, x: Tensor) -> dict[str, Tensor]:
         """Every tensor by name as a view of `x` (size,), shaped as in the module; of a batch (clients, size), with the
         clients in front. Tied names share one view."""

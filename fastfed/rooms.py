@@ -18,6 +18,8 @@ from .exchange import Exchanger, NoExchanger
 from .packing import Packing
 from .plan import LocalWork, Planner, PlanTemplate, Poisson, SyncPlanner, Tuning
 from .privacy import Ledger, NoLedger
+from .server import OwnServerModel, ServerModel
+from .servers import Server, own_server, server_lr
 from .settings import Settings, check_privacy
 from .tune import Tuner, Untuned
 
@@ -45,7 +47,7 @@ def make_planner(settings: Settings, fed: Federation, bytes_moved: int) -> Plann
         sizes=fed.sizes,
         local=local,
         client=settings.client,
-        server_lr=settings.server.lr,
+        server_lr=server_lr(settings.server),
         client_schedule=settings.client_schedule,
         server_schedule=settings.server_schedule,
         seed=settings.seed,
@@ -80,7 +82,17 @@ def make_aggregator(settings: Settings, clients: int, packing: Packing, device: 
         clip=settings.delta_clip,
         compressor=compressor,
         noise=noise,
+        multipliers=getattr(settings.server, "multipliers", None),
     )
+
+
+def make_server(settings: Settings, x: Tensor, packing: Packing, clients: int) -> ServerModel:
+    """The global model, which begins at `x` (d,), and what moves it in a run with that many clients."""
+    own = own_server(settings.server)
+    if own is not None:
+        return OwnServerModel(own, x, packing, clients)
+    assert isinstance(settings.server, Server)
+    return ServerModel(settings.server, x)
 
 
 def make_ledger(settings: Settings) -> Ledger | NoLedger:
@@ -97,7 +109,7 @@ def _rate(settings: Settings) -> float:
 
 def make_exchanger(settings: Settings, x: Tensor, clients: int) -> Exchanger:
     """What travels or is kept besides a model like `x` (d,)."""
-    return NoExchanger() if settings.exchange is None else settings.exchange.begin(x, clients)
+    return NoExchanger() if settings.exchanged is None else settings.exchanged.begin(x, clients)
 
 
 def make_tuner(settings: Settings, x: Tensor) -> Tuner:

@@ -1,4 +1,5 @@
-"""The step room: the global model, the server's state, and one fused kernel that moves both."""
+"""The step room: the global model, the server's state, and what moves both: one fused kernel, or a server of the
+user's own."""
 
 from __future__ import annotations
 
@@ -9,12 +10,16 @@ from torch import Tensor
 
 from . import kernels
 from .aggregate import Aggregate
+from .packing import Packing
 from .past import PastModels
-from .servers import Server
+from .servers import OwnServer, Server, State, server_name
 
 
 class ServerModel:
     """The packed model `x` (d,), the state of its optimizer by name, and past models while clients need them."""
+
+    is_own = False  # whether it is the user's code that steps
+    state: State
 
     def __init__(self, server: Server, x: Tensor) -> None:
         self.server, self.x = server, x
@@ -55,3 +60,61 @@ class ServerModel:
         for name, tensor in self.state.items():
             tensor.copy_(tensors[f"server.{name}"])
         self.past.load({name: tensors[f"past.{name}"] for name in ("versions", "models")})
+
+
+class OwnServerModel(ServerModel):
+    """Moved by a server of the user's own, for a run with this many `clients`."""
+
+    is_own = True
+
+    def __init__(self, server: OwnServer, x: Tensor, packing: Packing, clients: int) -> None:
+        self.own, self.x, self.past = server, x, PastModels(x)
+        self.name = server_name(server)
+        self._is_gap = packing.gaps(x.device)
+        self.state = self._checked_state(server.begin(x.clone(), clients), "begin")
+
+    def step(self, aggregate: Aggregate, lr: float) -> bool:
+        """As that of our own rules: a model that would not be finite is not taken, nor the state beside it."""
+        if aggregate.is_empty or not aggregate.total.is_below(self._limit(lr)):
+            return False
+        state, x = self._next(aggregate, lr)
+        moves = bool(torch.isfinite(x).all())
+        if moves:
+            self.state = state
+            self.x.copy_(x.masked_fill_(self._is_gap, 0))
+        return moves
+
+    @torch.no_grad()
+    def _next(self, aggregate: Aggregate, lr: float) -> tuple[State, Tensor]:
+        """What the user's code makes of copies, so that nothing has happened where it fails."""
+        copies = {name: tensor.clone() for name, tensor in self.state.items()}
+        try:
+            found = self.own.step(copies, self.x.clone(), aggregate, lr)
+        except Exception as error:
+            raise RuntimeError(f"server: step of {self.name} raised {type(error).__name__}: {error}") from error
+        if not isinstance(found, tuple) or len(found) != 2:
+            raise TypeError(f"server: step of {self.name} must give (state, x), got {_kind(found)}")
+        state, x = found
+        if not isinstance(x, Tensor) or x.shape != self.x.shape or x.dtype is not self.x.dtype:
+            raise TypeError(f"server: step of {self.name} must give an x like {_kind(self.x)}, got {_kind(x)}")
+        return self._checked_state(state, "step"), x.clone()
+
+    def _checked_state(self, state: object, made_by: str) -> State:
+        """Copies: nothing that the user's code keeps is ours."""
+        if not isinstance(state, dict) or not all(isinstance(tensor, Tensor) for tensor in state.values()):
+            held = {name: _kind(value) for name, value in state.items()} if isinstance(state, dict) else _kind(state)
+            raise TypeError(f"server: {made_by} of {self.name} must give a state of tensors by name, got {held}")
+        return {str(name): tensor.detach().clone() for name, tensor in state.items()}
+
+    def load(self, tensors: dict[str, Tensor]) -> None:
+        """The state may have other names than it began with, and other shapes."""
+        held = {name.removeprefix("server."): t for name, t in tensors.items() if name.startswith("server.")}
+        self.state = {name: tensor.to(self.x.device) for name, tensor in held.items()}
+        super().load(tensors)
+
+
+def _kind(value: object) -> str:
+    """What a thing is, for errors."""
+    if isinstance(value, Tensor):
+        return f"{str(value.dtype).removeprefix('torch.')} {tuple(value.shape)}"
+    return type(value).__name__

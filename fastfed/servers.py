@@ -1,11 +1,21 @@
-"""The server optimizers by name: frozen settings, no loops. Their formulas live in ``fastfed.kernels``."""
+"""The server optimizers by name: frozen settings, no loops. Their formulas live in ``fastfed.kernels``.
+
+What is no rule of theirs is a server of one's own (`OwnServer`), in Python.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
+from torch import Tensor
+
+from .checks import missing
 from .kernels.table import NON_NEGATIVE, SERVER_RULES, resolve_options
+
+if TYPE_CHECKING:
+    from .aggregate import Aggregate
 
 _STATE_ONLY = ("v0", "vmax0")
 
@@ -22,11 +32,24 @@ class Server:
         if getattr(self, "second_moment_of", "") is None:  # said in full from here on: files and checkpoints hold it
             followed = "delta" if getattr(self, "eps", "authors") == "torch" else "momentum"
             object.__setattr__(self, "second_moment_of", followed)
+        self._check_rule()
         resolve_options(f"server rule {self.rule!r}", SERVER_RULES[self.rule].options, self.step_options())
         for name in _STATE_ONLY:
             value = getattr(self, name, None)
             if value is not None and not NON_NEGATIVE.admits(value):
                 raise ValueError(f"{name}: must be {NON_NEGATIVE.words}, got {value!r}")
+
+    def _check_rule(self) -> None:
+        """A subclass has a rule of the kernels, and no step of its own, which nobody would call."""
+        rule, name = getattr(self, "rule", None), type(self).__name__
+        if rule in SERVER_RULES and not hasattr(self, "step"):
+            return
+        problem = f"{name} has a step of its own" if rule in SERVER_RULES else f"{name} has no rule of fastfed.kernels"
+        raise TypeError(
+            f"server: {problem}, and a Server only names one of them ({', '.join(SERVER_RULES)}); a server of your own "
+            "is a class without this base, with begin(x, clients) and step(state, x, aggregate, lr), or a function "
+            "(docs/own.md)"
+        )
 
     def step_options(self) -> dict[str, Any]:
         """The options of ``kernels.server_step``."""
@@ -106,3 +129,72 @@ class FedAMS(FedAdam):
     second_moment_of: str | None = "delta"
     vmax0: float | None = None
     rule: ClassVar[str] = "ams"
+
+
+# ---- servers of one's own -------------------------------------------------------------------------------------------
+
+State = dict[str, Tensor]
+StepFunction = Callable[[State, Tensor, Any, float], tuple[State, Tensor]]
+
+
+class OwnServer(Protocol):
+    """A server in Python, on packed vectors: a state that lasts from round to round, and a step. It may do with `state`
+    and `x` what it likes; both are taken from what it returns. It draws no random numbers, so that a run that is
+    resumed, and each of several ranks, makes the same step.
+
+    More attributes are asked for if they are there. `lr`: its learning rate, which a schedule multiplies (default 1).
+    `check(client)`: refuses client optimizers that it has no use for. `multipliers(steps,
+    client)`: what deltas of clients that take these local steps (n,) with this optimizer are multiplied by before they
+    are averaged, (n,) float64.
+    """
+
+    def begin(self, x: Tensor, clients: int) -> State:
+        """The state, tensors by name, of a run from the model `x` (d,) with this many clients."""
+
+    def step(self, state: State, x: Tensor, aggregate: Aggregate, lr: float) -> tuple[State, Tensor]:
+        """The next state and the next model (d,), for the round's aggregate: its vector is ``aggregate.delta``."""
+
+
+@dataclass(frozen=True)
+class ServerFunction:
+    """A function as a server: its state is empty before the first step."""
+
+    function: StepFunction
+
+    def begin(self, x: Tensor, clients: int) -> State:
+        return {}
+
+    def step(self, state: State, x: Tensor, aggregate: Aggregate, lr: float) -> tuple[State, Tensor]:
+        return self.function(state, x, aggregate, lr)
+
+
+def own_server(server: Any) -> OwnServer | None:
+    """What steps for a setting `server`, where that is no rule of ours; TypeError if it cannot step either."""
+    if isinstance(server, Server):
+        return None
+    lacks = missing(server, OwnServer)
+    if not isinstance(server, type):
+        if not lacks:
+            own: OwnServer = server
+            return own
+        if callable(server):
+            return ServerFunction(server)
+    hint = (
+        f"; give an object, {server.__name__}(...)" if isinstance(server, type) else f", and has no {', '.join(lacks)}"
+    )
+    raise TypeError(
+        "server: must be one of fastfed.servers, a function of (state, x, aggregate, lr), or have begin and step "
+        f"(docs/own.md), got {server!r}{hint}"
+    )
+
+
+def server_name(server: Any) -> str:
+    """What a server is called in sentences and reports."""
+    named = server.function if isinstance(server, ServerFunction) else server
+    return str(getattr(named, "__name__", type(named).__name__))
+
+
+def server_lr(server: Any) -> float:
+    """The learning rate of a server; 1 if it has none."""
+    lr: float = getattr(server, "lr", 1.0)
+    return lr

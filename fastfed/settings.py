@@ -12,15 +12,16 @@ from torch import Tensor
 from .aggregate import Reduction
 from .batch_norm import Extra, Mode
 from .checks import fits
-from .clients import Blend, Client, optimizers
+from .clients import Blend, Client, OwnClient, optimizers
 from .compression import Compression
 from .data import Federation
 from .exchange import Exchange
+from .exchange.own import exchange_of
 from .losses import Loss, LossReduction
 from .plan import Participation, Poisson, participation
 from .privacy import Privacy
 from .schedules import Schedule
-from .servers import Server
+from .servers import OwnServer, Server, StepFunction, own_server, server_name
 from .timing import Timing
 from .tune import Fathom, TunerSettings
 
@@ -29,8 +30,8 @@ from .tune import Fathom, TunerSettings
 class Settings:
     """What a simulation was given; ``Simulation`` explains every setting and states its default."""
 
-    client: Client | Blend
-    server: Server
+    client: Client | Blend | OwnClient
+    server: Server | OwnServer | StepFunction
     cohort: Any
     epochs: float | None
     steps: int | Sequence[int] | Tensor | None
@@ -72,6 +73,11 @@ class Settings:
         return participation(self.cohort) if self.timing is None else None
 
     @property
+    def exchanged(self) -> Exchange | None:
+        """What travels or is kept besides the model: as `exchange` says, or a client algorithm of one's own."""
+        return exchange_of(self.client, self.exchange)
+
+    @property
     def repeats_clients(self) -> bool:
         """Whether a client may take part several times in one round."""
         who = self.participation if self.timing is None else self.timing
@@ -106,8 +112,14 @@ def check_privacy(settings: Settings, participation: Participation | None) -> No
         raise ValueError(f"weights: must be 'uniform' with privacy, got {settings.weights!r}")
     if settings.delta_clip is not None:
         raise ValueError("delta_clip: with privacy, deltas are clipped to privacy's own bound")
-    if settings.exchange is not None and settings.exchange.up > 0:
-        raise ValueError("exchange: sends more than the clipped delta, which the accounting does not cover")
+    if own_server(settings.server) is not None:
+        raise ValueError(
+            f"server: the accounting of privacy does not cover what {server_name(settings.server)} may read of "
+            "clients' steps and norms; take one of fastfed.servers"
+        )
+    if settings.exchanged is not None and settings.exchanged.up > 0:
+        sends = "exchange:" if settings.exchange is not None else f"client: {_exchange_name(settings.exchanged)}"
+        raise ValueError(f"{sends} sends more than the clipped delta, which the accounting does not cover")
     if settings.tuner is not None:
         raise ValueError("tuner: FATHOM goes by the clients' own cosines, which the accounting does not cover")
     if settings.compression is not None and settings.privacy.adaptive is not None:
@@ -119,10 +131,9 @@ def check_privacy(settings: Settings, participation: Participation | None) -> No
 
 def _check_optimizers(settings: Settings, clients: int) -> None:
     client, server = settings.client, settings.server
-    if not isinstance(client, (Client, Blend)):
-        raise TypeError(f"client: must be an optimizer of fastfed.clients, got {client!r}")
-    if not isinstance(server, Server):
-        raise TypeError(f"server: must be an optimizer of fastfed.servers, got {server!r}")
+    own = own_server(server)
+    if own is not None and hasattr(own, "check"):
+        own.check(client)
     for one in optimizers(client):
         if settings.client_schedule is not None and not one.takes_lr:
             raise ValueError(f"client_schedule: client rule {one.rule!r} finds its step size itself")
@@ -156,7 +167,7 @@ def _check_timing(settings: Settings) -> None:
 
 
 def _check_exchange(settings: Settings) -> None:
-    exchange = settings.exchange
+    exchange = settings.exchanged
     if exchange is None:
         return
     fits("exchange", exchange, Exchange, "fastfed.exchange")
@@ -186,8 +197,9 @@ def _check_sent(settings: Settings) -> None:
     if compression is None:
         return
     fits("compression", compression, Compression, "fastfed.compression")
-    if settings.exchange is not None and settings.exchange.up > 0:
-        raise ValueError("compression: is for deltas, and this exchange sends another vector up, uncompressed")
+    if settings.exchanged is not None and settings.exchanged.up > 0:
+        who = "this exchange" if settings.exchange is not None else _exchange_name(settings.exchanged)
+        raise ValueError(f"compression: is for deltas, and {who} sends another vector up, uncompressed")
 
 
 def _check_aggregation(settings: Settings) -> None:
@@ -203,6 +215,13 @@ def _check_aggregation(settings: Settings) -> None:
 
 
 def _check_division(settings: Settings) -> None:
+    if isinstance(settings.client, Blend) and hasattr(settings.server, "multipliers"):
+        raise ValueError(
+            f"server: {server_name(settings.server)} multiplies deltas by their optimizer; a blend has many"
+        )
+    for name in ("divide_by_steps", "divide_by_epochs"):
+        if getattr(settings, name) and hasattr(settings.server, "multipliers"):
+            raise ValueError(f"{name}: {server_name(settings.server)} divides deltas itself; leave it out")
     if not settings.divide_by_epochs:
         return
     if settings.divide_by_steps:
@@ -216,9 +235,9 @@ def _check_repeats(settings: Settings) -> None:
     """What a client keeps from round to round has no order within one, where it may take part twice."""
     if not settings.repeats_clients:
         return
-    exchange, compression = settings.exchange, settings.compression
+    exchange, compression = settings.exchanged, settings.compression
     if exchange is not None and exchange.kept > 0:
-        keeps = f"a client of {type(exchange).__name__} keeps a vector from round to round"
+        keeps = f"a client of {_exchange_name(exchange)} keeps a vector from round to round"
         raise ValueError(f"replacement: {keeps}, and may not be drawn twice for one")
     if compression is not None and getattr(compression, "feedback", False):
         keeps = f"a client keeps what {type(compression).__name__} leaves out for its next round"
@@ -227,11 +246,16 @@ def _check_repeats(settings: Settings) -> None:
         raise ValueError("replacement: with batch_norm 'local' a client keeps its layers, and may not be drawn twice")
 
 
+def _exchange_name(exchange: Exchange) -> str:
+    """What it is called: by its class, or as the client algorithm that asks for it."""
+    return str(getattr(exchange, "name", type(exchange).__name__))
+
+
 def check_statistics(settings: Settings, extra: Extra) -> None:
     """Refuses what running statistics of batch norms, if they change at all, do not go with."""
     if extra == Extra():
         return
-    exchange = settings.exchange
+    exchange = settings.exchanged
     if settings.privacy is not None:
         raise ValueError("batch_norm: must be 'frozen' with privacy, whose accounting covers no running statistics")
     if exchange is not None and exchange.split is not None:

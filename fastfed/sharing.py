@@ -72,7 +72,12 @@ class Sharing:
         return replace(work, rows=rows, examples=own_examples, **_spread(vectors, here, n, work.start))
 
 
-_PER_CLIENT = {"corrections": 0.0, "start_index": 0, "statistics": 0.0}  # fields, and what stands for others' clients
+_PER_CLIENT = {
+    "corrections": 0.0,
+    "start_index": 0,
+    "statistics": 0.0,
+    "kept": 0.0,
+}  # fields, and what stands for others' clients
 
 
 def _spread(vectors: Mapping[str, Any], here: Tensor, n: int, start: Tensor) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,7 +16,7 @@ from torch import Tensor, nn
 
 from .aggregate import Aggregate, Reduction
 from .batch_norm import Mode, check_mode, make_statistics
-from .clients import Blend, Client
+from .clients import Blend, Client, OwnClient, algorithm_of
 from .compression import Compression
 from .data import Federation
 from .devices import Devices, find_devices, written
@@ -32,13 +33,12 @@ from .record import costs
 from .record.evaluate import Evaluator, metric_of, validation_rows
 from .record.evaluation import Evaluation
 from .record.history import ROOMS, History, Row, finite, training_columns
-from .rooms import Room, make_aggregator, make_exchanger, make_ledger, make_planner, make_tuner
+from .rooms import Room, make_aggregator, make_exchanger, make_ledger, make_planner, make_server, make_tuner
 from .run import check_hooks, check_intervals, check_target, end_of_run, run_rounds, uninterrupted
 from .saved.restore import beginning_with
 from .saved.run import SavedRun, resume
 from .schedules import Schedule
-from .server import ServerModel
-from .servers import FedAvg, Server
+from .servers import FedAvg, OwnServer, Server, StepFunction
 from .settings import Settings, check_settings, check_statistics
 from .sharing import Sharing, check_same_run, writes
 from .timing import Timing
@@ -54,9 +54,10 @@ _Result = TypeVar("_Result")
 class Simulation:
     """Federated training of `model` on the clients of `fed`.
 
-    `client` and `server` are optimizers of ``ff.clients`` and ``ff.servers``. `cohort`: clients per round (uniformly,
-    without replacement), or ``ff.plan.Poisson(rate)``, ``ff.plan.Sampled`` (with replacement, some more likely than
-    others, not always available), ids by round, or a function of the round. Each trains for
+    `client` and `server` are optimizers of ``ff.clients`` and ``ff.servers``, or algorithms of your own in Python
+    (docs/own.md). `cohort`: clients per round (uniformly, without replacement), or ``ff.plan.Poisson(rate)``,
+    ``ff.plan.Sampled`` (with replacement, some more likely than others, not always available), ids by round, or a
+    function of the round. Each trains for
     `epochs` (default 1; fractions too) or `steps` (one number, or one per client) on batches of `batch_size`;
     `across_epochs` lets batches cross the borders of epochs; `batches` "drawn" draws every batch from all examples of
     the client, with replacement, instead of going through them in a new order every epoch. Deltas are averaged by
@@ -89,8 +90,8 @@ class Simulation:
         model: nn.Module,
         fed: Federation,
         *,
-        client: Client | Blend,
-        server: Server | None = None,
+        client: Client | Blend | OwnClient,
+        server: Server | OwnServer | StepFunction | None = None,
         cohort: Any = None,
         epochs: float | None = None,
         steps: int | Sequence[int] | Tensor | None = None,
@@ -167,11 +168,13 @@ class Simulation:
             device=devices,
             split=split,
             reduction=loss_reduction,
+            algorithm=algorithm_of(client),
         )
         self.planner = make_planner(self.settings, fed, self._costs.bytes_down + self._costs.bytes_up)
         self.aggregator = make_aggregator(self.settings, len(fed), self.packing, self.device)
         self.ledger = make_ledger(self.settings)
-        self.server = ServerModel(self.settings.server, self.packing.pack(model).to(self.device))
+        start = self.packing.pack(model).to(self.device)
+        self.server = make_server(self.settings, start, self.packing, len(fed))
         self.exchanger = make_exchanger(self.settings, self.params, len(fed))
         self.tuner = make_tuner(self.settings, self.params)
         self.history = History()
@@ -255,7 +258,7 @@ class Simulation:
                     self.batch_norm.remember(plan.round)
                 if getattr(self.tuner, "reads_delta", False):
                     _ = aggregate.delta
-                moved = self.server.step(aggregate, plan.server_lr)
+                moved = self._step(aggregate, plan.server_lr)
             with clock("tune"):
                 tuning = self.tuner.tuning
                 if work is not None and moved:
@@ -271,6 +274,15 @@ class Simulation:
             row |= clock.seconds
             self.between_rounds = True
         return row
+
+    def _step(self, aggregate: Aggregate, lr: float) -> bool:
+        """Moves the model; whether it moved. Of several ranks, all take the step, and see that it is the same."""
+        if self.ranks is None or not self.server.is_own:
+            return self.server.step(aggregate, lr)
+        moved = self._heard(lambda: self.server.step(aggregate, lr))
+        after = hashlib.sha256(self.params.cpu().numpy().tobytes()).hexdigest()[:16]
+        self.ranks.check_same("server: the model after a step of your own", f"{after} ({moved})")
+        return moved
 
     def _row(self, plan: RoundPlan, outcome: Outcome, aggregate: Aggregate, moved: bool, tuning: Tuning) -> Row:
         row: Row = {"round": plan.round + 1, **training_columns(plan, outcome, aggregate)}

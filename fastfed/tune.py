@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from .aggregate import Aggregate
-from .clients import SGD, Blend, Client
+from .clients import SGD, Client
 from .plan.round import Counting, RoundPlan, Tuning
 from .train import Outcome
 
@@ -46,7 +46,7 @@ class TunerSettings(Protocol):
     @property
     def counting(self) -> Counting | None: ...
 
-    def check(self, client: Client | Blend) -> None:
+    def check(self, client: Any) -> None:
         """Refuses optimizers that it cannot tune."""
 
     def begin(self, x: Tensor, lr: float, epochs: float, batch_size: int) -> Tuner:

@@ -10,7 +10,7 @@ from pathlib import Path
 import fastfed
 
 PACKAGE = Path(fastfed.__file__).parent
-ROOMS = ("plan", "train", "program", "aggregate", "exchange", "record", "saved", "data")
+ROOMS = ("plan", "train", "program", "aggregate", "exchange", "record", "saved", "data", "algorithms")
 PARTS_OF_ROOMS = tuple(
     """simulation rooms run files settings hooks server tune clients servers models lora methods losses packing
     schedules timing fleet per_client compression privacy batch_norm norms past checks devices purposes extras abi

@@ -7,6 +7,7 @@ delta is kept.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -15,6 +16,7 @@ import torch
 from torch import Tensor
 
 from .. import kernels
+from ..clients import Client
 from ..compression import Compressor
 from ..exchange.client_store import ClientStore
 from ..plan.round import RoundPlan
@@ -25,6 +27,8 @@ from .noise import Noise
 from .reduce import Reduction
 from .result import Aggregate, counted, summary
 from .weights import Weights
+
+Multipliers = Callable[[Tensor, Client], Tensor]  # steps (n,) and their clients' optimizer -> (n,)
 
 
 @dataclass(frozen=True)
@@ -46,6 +50,7 @@ class Chain:
     clip: float | None = None
     compressor: Compressor | None = None
     noise: Noise | None = None
+    multipliers: Multipliers | None = None  # of deltas: a server's own
 
     def __post_init__(self) -> None:
         if self.clip is not None and not 0 < self.clip < math.inf:
@@ -71,6 +76,9 @@ class Chain:
 
     def _scale(self, plan: RoundPlan, examples: Tensor) -> Tensor | None:
         """What multiplies deltas (n,), which are moves per step where they are to be moves per epoch."""
+        if self.multipliers is not None:
+            own = self._multipliers(plan)
+            return own if plan.scale is None else own * plan.scale
         if not self.divide_by_epochs:
             return plan.scale
         seen = examples_seen(plan.steps, examples.long(), plan.batch_size, plan.seen)
@@ -88,7 +96,25 @@ class Chain:
             delta, columns = self._by_stages(plan, outcome, policy, share)
             total = Total(delta)
         total, told = self._with_noise(plan.round, total, self._norms(outcome)[counts])
-        return summary(total, outcome, counts, share, noisy=self._is_noisy, columns=columns | told)
+        of_each = {"multipliers": self._multipliers(plan), "norms": self._reduced_norms(outcome, policy, counts)}
+        return summary(total, outcome, counts, share, **of_each, noisy=self._is_noisy, columns=columns | told)
+
+    def _multipliers(self, plan: RoundPlan) -> Tensor:
+        """What a server of one's own asks deltas to be multiplied by: (n,) float64."""
+        if self.multipliers is None:
+            return torch.ones(len(plan), dtype=torch.float64)
+        return self.multipliers(plan.steps, plan.optimizers[0]).to("cpu", torch.float64)
+
+    @staticmethod
+    def _reduced_norms(outcome: Outcome, policy: DeltaPolicy, counts: Tensor) -> Tensor:
+        """Of the deltas as they are reduced, (n,) float64, but for what compression has changed; 0 where none is."""
+        norms = outcome.scalars["delta_norm"]
+        if policy.divide_by_steps:
+            norms = norms / outcome.scalars["steps"].clamp(min=1)
+        if policy.clip is not None:
+            norms = norms.clamp(max=policy.clip)
+        norms = norms if policy.scale is None else norms * policy.scale
+        return torch.where(counts, norms, 0.0)
 
     def _by_stages(
         self, plan: RoundPlan, outcome: Outcome, policy: DeltaPolicy, share: Tensor

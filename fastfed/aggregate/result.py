@@ -15,14 +15,22 @@ from ..train import DeltaPolicy, Outcome, Total
 @dataclass(frozen=True)
 class Aggregate:
     """`total`: the weighted mean of the clients' deltas, `delta` (d,). `counted`, `refused`, `idle`: how many clients
-    are in it, gave a non-finite delta, or took no step. `shares` (n,) float64: what each client counts. `noisy`: it
-    holds noise even if no client is in it. `columns` are further entries of the round's row."""
+    are in it, gave a non-finite delta, or took no step.
+
+    Of each client, (n,) float64 on the CPU: `shares`, what it counts; `steps`, how many it took; `multipliers` of its
+    delta that a server of one's own has asked for, else 1; `norms` of the deltas as they are reduced, divided, clipped
+    and multiplied (but not compressed), 0 of those that do not count. `noisy`: it holds noise even if no client is in
+    it. `columns` are further entries of the round's row.
+    """
 
     total: Total
     counted: int
     refused: int
     idle: int
     shares: Tensor
+    steps: Tensor
+    multipliers: Tensor
+    norms: Tensor
     noisy: bool = False
     columns: Mapping[str, Any] = field(default_factory=dict)
 
@@ -62,5 +70,6 @@ def counted(outcome: Outcome) -> Tensor:
 
 def summary(total: Total, outcome: Outcome, counts: Tensor, shares: Tensor, **more: Any) -> Aggregate:
     """The aggregate of an outcome in which the clients of `counts` (n,) bool are, with these shares (n,)."""
-    idle = int((outcome.scalars["steps"] == 0).sum())
-    return Aggregate(total, int(counts.sum()), int(outcome.refused.sum()), idle, shares, **more)
+    steps = outcome.scalars["steps"]
+    idle = int((steps == 0).sum())
+    return Aggregate(total, int(counts.sum()), int(outcome.refused.sum()), idle, shares, steps, **more)

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from ..clients import Client
+from ..clients import Algorithm, Client
 from ..kernels.table import CLIENT_RULES, SERVER_RULES
 from ..servers import Server
 from .protocol import Exchanger, NoExchanger
@@ -24,8 +24,16 @@ class Preconditioner:
     split = None
 
     def check(self, client: Client, server: Server) -> None:
+        if isinstance(client, Algorithm):
+            raise ValueError(
+                f"exchange: only rules of fastfed.clients start from the server's second moment, got {client.own!r}"
+            )
         if not CLIENT_RULES[client.rule].has_second_moment:
             raise ValueError(f"exchange: client rule {client.rule!r} has no second moment to start from the server's")
+        if not isinstance(server, Server):
+            raise ValueError(
+                f"exchange: only servers of fastfed.servers have a second moment to transmit, got {server!r}"
+            )
         if "v" not in SERVER_RULES[server.rule].moments:
             raise ValueError(f"exchange: server rule {server.rule!r} has no second moment to transmit")
         if getattr(client, "v0", None) is not None:

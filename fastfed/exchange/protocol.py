@@ -9,8 +9,6 @@ import torch
 from torch import Tensor
 
 from ..checks import fits
-from ..clients import Client
-from ..servers import Server
 from ..train import Outcome, RoundWork
 from ..train.split import Split
 from .client_store import ClientStore
@@ -60,8 +58,8 @@ class Exchange(Protocol):
     def split(self) -> Split | None:
         """Where the model must split (train/split.py), if its works ask for a contrast; None: it need not."""
 
-    def check(self, client: Client, server: Server) -> None:
-        """Refuses optimizers that have no use for it."""
+    def check(self, client: Any, server: Any) -> None:
+        """Refuses optimizers of ``ff.clients`` and servers that have no use for it."""
 
     def begin(self, x: Tensor, clients: int) -> Exchanger:
         """What it keeps for a run of a model like `x` (d,) with this many clients."""

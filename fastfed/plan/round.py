@@ -11,7 +11,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from ..clients import Blend, Client, Part, Resources, check_steps, check_weight, optimizers
+from ..clients import Blend, Client, OwnClient, Part, Resources, check_steps, check_weight, optimizers
 from ..kernels import Stream
 from ..purposes import Purpose
 from ..schedules import Schedule
@@ -144,7 +144,7 @@ class PlanTemplate:
 
     sizes: Tensor
     local: LocalWork
-    client: Client | Blend
+    client: Client | Blend | OwnClient
     server_lr: float
     client_schedule: Schedule | None = None
     server_schedule: Schedule | None = None

@@ -8,12 +8,14 @@ from io import StringIO
 from typing import TYPE_CHECKING, Any
 
 from ..batch_norm import Extra
-from ..clients import Blend, Client, optimizers
+from ..clients import Algorithm, Blend, Client, OwnClient, optimizers
 from ..compression import Compression
 from ..exchange import Exchange
+from ..exchange.own import exchange_of
 from ..extras import needed
 from ..kernels import CLIENT_RULES, client_state
 from ..packing import Packing
+from ..train.algorithm import vectors_of
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -36,7 +38,7 @@ def bytes_up(packing: Packing, exchange: Exchange | None, compression: Compressi
 
 
 def optimizer_bytes(
-    client: Client | Blend,
+    client: Client | Blend | OwnClient,
     packing: Packing,
     exchange: Exchange | None = None,
     compression: Compression | None = None,
@@ -51,6 +53,8 @@ def optimizer_bytes(
 
 
 def _state_bytes(client: Client, packing: Packing) -> int:
+    if isinstance(client, Algorithm):
+        return vectors_of(client, packing) * vector_bytes(packing)
     options = client.state_options()
     if CLIENT_RULES[client.rule].cover is not None:
         options["packing"] = packing
@@ -73,7 +77,7 @@ class Costs:
 
 def of(name: str, settings: Mapping[str, Any], packing: Packing, extra: Extra | None = None) -> Costs:
     """The costs of a method's settings for a model; `extra`: of its batch norms."""
-    exchange, compression = settings.get("exchange"), settings.get("compression")
+    exchange, compression = exchange_of(settings["client"], settings.get("exchange")), settings.get("compression")
     memory = optimizer_bytes(settings["client"], packing, exchange, compression)
     down, up = bytes_down(packing, exchange), bytes_up(packing, exchange, compression)
     if extra is not None:

@@ -6,6 +6,7 @@ import copy
 import hashlib
 import json
 from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from ..devices import kind_of
 from .recipe import NoRecipe, from_json, to_json
 
 _GIVEN_AGAIN = "must be given again"
+_FIELDS = "fields"  # of settings of the user's own, a dataclass: by these another one is told from it
 _CHANGEABLE = ("executor", "threads", "device")  # how it runs: threads change no bit, the others agree to rounding
 # Settings that runs of before do not have: where they say what was done then, a run is the same one.
 _LATER = {"aggregation": None, "batch_norm": "average", "divide_by_epochs": False}
@@ -85,7 +87,17 @@ def setting_json(name: str, value: Any) -> Any:
     try:
         return to_json(name, value)
     except NoRecipe:
-        return {_GIVEN_AGAIN: type(value).__name__}
+        return {_GIVEN_AGAIN: type(value).__name__, **_own_fields(value)}
+
+
+def _own_fields(value: Any) -> dict[str, Any]:
+    """What is known of settings of the user's own, if JSON holds all of it."""
+    if not is_dataclass(value) or isinstance(value, type) or type(value).__module__.startswith("fastfed."):
+        return {}
+    try:
+        return {_FIELDS: {field.name: to_json(field.name, getattr(value, field.name)) for field in fields(value)}}
+    except NoRecipe:
+        return {}
 
 
 def moved(saved: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
@@ -101,6 +113,11 @@ def restore_settings(saved: Mapping[str, Any], given: Mapping[str, Any]) -> dict
     settings = {}
     for name, value in saved.items():
         lost = isinstance(value, dict) and _GIVEN_AGAIN in value
+        if lost and name in given and _FIELDS in value and setting_json(name, given[name]) != value:
+            was = ", ".join(f"{field}={held!r}" for field, held in value[_FIELDS].items())
+            raise ValueError(
+                f"{name}: is not that of this checkpoint, {value[_GIVEN_AGAIN]}({was}), got {given[name]!r}"
+            )
         if name in given and (lost or name in _CHANGEABLE):
             settings[name] = given[name]
         elif lost:

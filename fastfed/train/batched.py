@@ -12,17 +12,18 @@ import torch
 from torch import Tensor, nn
 
 from .. import kernels
-from ..clients import Client
+from ..clients import Algorithm, Client
 from ..data import Examples
 from ..data.augment import Views
 from ..data.resident import Resident, free_memory, passing, picked, resident, upload
 from ..losses import Loss, LossReduction
+from .algorithm import LocalAlgorithm, local_optimizer
 from .batches import ChunkBatches, batch_widths, rows_of_clients, steps_taken, views_at
 from .bounds import BoundCounts
 from .cosine import LeastCosine
 from .dropout import ANOTHER, stream_of
 from .model import fitting_examples
-from .optimizer import LocalOptimizer, StepContext
+from .optimizer import StepContext
 from .policy import DeltaSum, Portion
 from .predict import TorchPredict
 from .split import Split
@@ -105,7 +106,9 @@ class Batched:
                     if bool(torch.isin(chunk[:1], clients)):
                         training = _Chunk(self.model, store, work, optimizer, chunk, steps[chunk], widths)
                         scalars = training.train()
-                        yield Portion(chunk, training.x.sub_(training.start), training.statistics, scalars)
+                        besides = training.final()
+                        delta = training.x.sub_(training.start)
+                        yield Portion(chunk, delta, training.statistics, scalars, besides)
 
     def _store(self, work: RoundWork) -> Resident:
         examples = fitting_examples(work, self.model.packing(work.start.dtype), self.examples)
@@ -114,11 +117,14 @@ class Batched:
     def _clients_at_once(self, work: RoundWork, optimizer: Client, clients: Tensor, store: Resident) -> int:
         """How many of these clients, all of one optimizer, fit into the memory: at least one."""
         x = work.starts_of(clients[:1]).to(self.device)
-        state = LocalOptimizer(optimizer, x, StepContext(self.model.packing(x.dtype), x)).state
+        vector = torch.zeros_like(x[0])  # stands for whatever clients of an algorithm begin with
+        context = StepContext(self.model.packing(x.dtype), x, getattr(optimizer, "lr", None), kept=x, common=vector)
+        state = local_optimizer(optimizer, x, context).state
         kept = sum(t.numel() * t.element_size() for name, t in state.items() if name != "cover")
         vectors = 4  # the model, its gradient as vmap returns it and as packed, its delta
         vectors += (work.start.dim() == 2) + (work.corrections is not None) + (work.contrast is not None)
         vectors += 4 * getattr(optimizer, "same_batch", False) + 5 * work.measure_cosine
+        vectors += 4 * isinstance(optimizer, Algorithm) + 2 * (work.kept is not None) + (work.common is not None)
         examples = work.counts[clients] if work.seen is None else work.seen[clients]
         batch = min(work.batch_size, int(examples.max()))
         activations = 2 * self.model.trial(work, store.examples).bytes_of(batch)  # and their gradients
@@ -177,7 +183,7 @@ class _Chunk:
         self.start = upload(work.start, device) if work.start.dim() == 1 else self.x.clone()
         self.grad = torch.zeros_like(self.x)
         self.statistics = self._first_statistics()
-        self.optimizer = LocalOptimizer(optimizer, self.x, self._context(optimizer))
+        self.optimizer = local_optimizer(optimizer, self.x, self._context(optimizer))
         self.before = self.x.clone() if self.optimizer.same_batch else None
         self.bounds = BoundCounts.beside(self.optimizer)
         self.cosine = LeastCosine(self.x, work.cosine_includes_step) if work.measure_cosine else None
@@ -211,7 +217,14 @@ class _Chunk:
             correction=None if work.corrections is None else picked(work.corrections, self.clients, device),
             preconditioner=None if work.preconditioner is None else upload(work.preconditioner, device),
             round=work.round,
+            steps=self.taken,
+            kept=None if work.kept is None else picked(work.kept, self.clients, device),
+            common=None if work.common is None else upload(work.common, device),
         )
+
+    def final(self) -> dict[str, Tensor]:
+        """What algorithms in Python end with besides the models, by name, (chunk, d)."""
+        return self.optimizer.final(self.x) if isinstance(self.optimizer, LocalAlgorithm) else {}
 
     def train(self) -> dict[str, Tensor]:
         """All local steps; the scalars by name, (chunk,) float64, on the device."""

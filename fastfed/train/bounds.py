@@ -7,6 +7,7 @@ from torch import Tensor
 
 from ..clients import DeltaSGD
 from ..kernels.torch_rules import rules
+from .algorithm import LocalAlgorithm
 from .optimizer import LocalOptimizer
 
 _ROUNDINGS = 16
@@ -22,9 +23,11 @@ class BoundCounts:
         self.measured = torch.zeros_like(self.grown)
 
     @classmethod
-    def beside(cls, optimizer: LocalOptimizer) -> BoundCounts | None:
+    def beside(cls, optimizer: LocalOptimizer | LocalAlgorithm) -> BoundCounts | None:
         """None for all other rules, which choose no step size between two bounds."""
-        return cls(optimizer, optimizer.client) if isinstance(optimizer.client, DeltaSGD) else None
+        if isinstance(optimizer, LocalAlgorithm) or not isinstance(optimizer.client, DeltaSGD):
+            return None
+        return cls(optimizer, optimizer.client)
 
     def growth(self, step: int) -> Tensor | None:
         """What the step size may grow to in local step `step` (from 1), asked before it; None if it has no choice."""

@@ -14,13 +14,14 @@ from ..data import Examples
 from ..data.augment import Views
 from ..losses import Loss, LossFunction, LossReduction, find_loss
 from ..packing import Packing
+from .algorithm import LocalAlgorithm, local_optimizer
 from .batches import Batches, steps_taken, views_at
 from .bounds import BoundCounts
 from .contrast import Contrast, contrastive_losses
 from .cosine import LeastCosine
 from .dropout import ANOTHER, Dropout, Uniforms, client_uniforms, torch_random_state_guarded
 from .model import LocalModel, fitting_examples
-from .optimizer import LocalOptimizer, StepContext
+from .optimizer import StepContext
 from .policy import DeltaSum, Portion
 from .predict import TorchPredict
 from .split import Split
@@ -80,25 +81,27 @@ class Eager:
             trained = in_order(
                 lambda position: self._train(work, examples, position, int(steps[position])), busy, self.threads
             )
-            for unit, (delta, scalars, statistics) in zip(units, trained, strict=True):
+            for unit, (delta, scalars, statistics, besides) in zip(units, trained, strict=True):
                 found = None if statistics is None else statistics[None]
-                yield Portion(unit, delta[None], found, scalars)
+                yield Portion(unit, delta[None], found, scalars, {name: one[None] for name, one in besides.items()})
 
     def _train(self, work: RoundWork, examples: Examples, position: int, steps: int) -> Trained:
         model = self.models.get()
         try:
-            client = _Client(model, self.loss, examples, work, position, self.device)
-            return client.train(steps)
+            client = _Client(model, self.loss, examples, work, position, steps, self.device)
+            return client.train()
         finally:
             self.models.put(model)
 
 
 class Trained(NamedTuple):
-    """A client's D_i (d,), its scalars by name, and its batch norms' statistics (s,), if it has any."""
+    """A client's D_i (d,), its scalars by name, its batch norms' statistics (s,), if it has any, and what an algorithm
+    in Python ends with besides, by name, (d,)."""
 
     delta: Tensor
     scalars: dict[str, float]
     statistics: Tensor | None
+    besides: dict[str, Tensor]
 
 
 @dataclass(frozen=True)
@@ -185,9 +188,11 @@ class _Client:
         examples: Examples,
         work: RoundWork,
         position: int,
+        steps: int,
         device: torch.device,
     ) -> None:
-        self.work, self.examples, self.device = work, examples, device
+        self.work, self.examples, self.steps, self.device = work, examples, steps, device
+        self.model, self.loss = model, loss
         self.position, self.key = position, int(work.stream_ids[position])
         self.batches = Batches(work, position)
         self.start = work.start_of(position).to(device)
@@ -195,8 +200,12 @@ class _Client:
         self.statistics = None if layout is None else layout.start_of(work.statistics, position).to(device)
         seen = {} if layout is None or self.statistics is None else layout.views(self.statistics)  # torch updates them
         self.here = _Point(model, loss, {**constants, **seen}, self.start.clone())
-        self.optimizer = LocalOptimizer(work.optimizer_of(position), self.here.x, self._context(model))
+        self.optimizer = local_optimizer(
+            work.optimizer_of(position), self.here.x, self._context(model), self._gradient_at
+        )
+        self.batch: tuple[Tensor, Tensor, Uniforms, _Term | None] | None = None  # of the step that is being taken
         same_batch = self.optimizer.same_batch
+        self.constants = constants
         self.before = _Point(model, loss, constants, self.start.clone()) if same_batch else None
         self.bounds = BoundCounts.beside(self.optimizer)
         self.cosine = LeastCosine(self.start, work.cosine_includes_step) if work.measure_cosine else None
@@ -212,18 +221,22 @@ class _Client:
             correction=None if work.corrections is None else work.corrections[i].to(self.device),
             preconditioner=None if work.preconditioner is None else work.preconditioner.to(self.device),
             round=work.round,
+            steps=self.steps,
+            kept=None if work.kept is None else work.kept[i].to(self.device),
+            common=None if work.common is None else work.common.to(self.device),
         )
 
-    def train(self, steps: int) -> Trained:
+    def train(self) -> Trained:
         losses: list[Tensor] = []
-        for step in range(steps):
+        for step in range(self.steps):
             try:
                 losses.append(self._step(step))
             except Exception as error:
                 client = self.work.ids[self.position].item()
                 where = f"client {client} (position {self.position}), local step {step + 1}"
                 raise RuntimeError(f"{where}: {error}") from error
-        return Trained(self.here.x.sub_(self.start), self._scalars(losses), self.statistics)
+        besides = self.optimizer.final(self.here.x) if isinstance(self.optimizer, LocalAlgorithm) else {}
+        return Trained(self.here.x.sub_(self.start), self._scalars(losses), self.statistics, besides)
 
     def _scalars(self, losses: list[Tensor]) -> dict[str, float]:
         """The client's scalars by name; what of them is on a device is fetched in one piece."""
@@ -254,11 +267,20 @@ class _Client:
         """The numbers of the dropouts of a forward pass."""
         return client_uniforms(seed=self.work.seed, round=self.work.round, client=self.key, step=step)
 
+    def _gradient_at(self, x: Tensor) -> Tensor:
+        """The gradient (d,) of the step's batch at another model, with dropouts of its own."""
+        assert self.batch is not None
+        inputs, targets, uniforms, term = self.batch
+        elsewhere = _Point(self.model, self.loss, self.constants, x.detach().clone())
+        elsewhere.differentiate(inputs, targets, uniforms, term)
+        return elsewhere.grad
+
     def _step(self, step: int) -> Tensor:
         """Local step `step` (from 0); the loss () of its batch."""
         inputs, targets = self.examples.batch(self.batches.at(step), self.start.dtype, self._views(step))
         inputs, targets = inputs.to(self.device), targets.to(self.device)
         term = None if self.anchors is None else self.anchors.term(inputs)
+        self.batch = (inputs, targets, self._uniforms(step + ANOTHER), term)
         loss = self.here.differentiate(inputs, targets, self._uniforms(step), term)
         if self.cosine is not None:
             self.cosine.add(self.here.grad)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ..checks import nearest
+from ..clients import Algorithm
 from ..data import Examples
 from ..kernels import extension
 from ..losses import Loss, LossReduction, check_reduction, find_padded_loss
@@ -60,12 +61,14 @@ def make(
     device: torch.device | str | Sequence[torch.device] = "cpu",
     split: Split | None = None,
     reduction: LossReduction = "mean",
+    algorithm: Algorithm | None = None,
 ) -> Executor:
     """The executor of that name, on one device or, if it is `device`, on several.
 
     `auto` is on a GPU `device` where it supports the module and the loss, else `batched` where it has the loss; on the
     CPU `native`, likewise; else `eager`. `split`: works will ask for a contrast, which takes a model that splits there.
-    `reduction`: of a batch's losses to one (``fastfed.losses``).
+    `reduction`: of a batch's losses to one (``fastfed.losses``). `algorithm`: in Python, which all clients run: then
+    `auto` is `eager`, or `batched` on a GPU where the algorithm is vectorised.
     """
     if executor not in EXECUTORS:
         raise ValueError(
@@ -74,6 +77,8 @@ def make(
     check_reduction(loss, reduction, examples.targets)
     devices = (device,) if isinstance(device, str | torch.device) else tuple(device)
     given = _Given(module, loss, examples, threads, split, reduction)
+    if algorithm is not None:
+        return _for_algorithm(algorithm, executor, given, devices)
     if len(devices) > 1:
         return _several(executor, given, devices)
     return _fastest(given, devices[0]) if executor == "auto" else _named(executor, given, devices[0])
@@ -93,6 +98,33 @@ class _Given:
     def make(self, kind: Callable[..., Executor], **where: Any) -> Executor:
         shared = {"threads": self.threads, "split": self.split, "reduction": self.reduction}
         return kind(self.module, self.loss, self.examples, **shared, **where)
+
+
+def _for_algorithm(
+    algorithm: Algorithm, executor: str, given: _Given, devices: Sequence[torch.device | str]
+) -> Executor:
+    """The executor that runs an algorithm in Python, saying why it is no faster one."""
+    if executor in ("native", "device") or len(devices) > 1:
+        name = executor if len(devices) == 1 else "device"
+        raise Unsupported(f"executor: {name!r} runs no Python, as {algorithm.rule} is; take 'eager' or 'auto'")
+    if executor == "batched" and not algorithm.vectorised:
+        raise Unsupported(
+            f"executor: 'batched' runs algorithms that say `vectorised = True`, and {algorithm.rule} does not; "
+            "take 'eager'"
+        )
+    on_gpu = torch.device(devices[0]).type != "cpu"
+    because = f"{algorithm.rule} is an algorithm in Python, which the engines do not run"
+    name = "eager" if executor == "auto" else executor
+    if executor == "auto" and on_gpu and algorithm.vectorised:
+        try:
+            made = _named("batched", given, devices[0])
+            made.why = f"{made.why}: {because}"
+            return made
+        except Unsupported as error:
+            because = f"{because}; batched cannot run this one ({error})"
+    made = _named(name, given, devices[0])
+    made.why = f"{made.why}: {because}"
+    return made
 
 
 def _several(executor: str, given: _Given, devices: Sequence[torch.device | str]) -> Executor:

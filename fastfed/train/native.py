@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from .. import _core, program
-from ..clients import Client
+from ..clients import Client, refuse_algorithms
 from ..data import Examples, Pixels, Sparse
 from ..kernels import CLIENT_RULES, Stream, client_state, extension
 from ..kernels.cpp.client_step import COVERS, DIRECTIONS, STEP_SIZES
@@ -206,6 +206,7 @@ class Native:
 
     def _engine_optimizer(self, client: Client, work: RoundWork) -> dict[str, Any]:
         """An optimizer with the state that it starts a round with, in the engine's layout."""
+        refuse_algorithms((client,), self.name)
         rule = CLIENT_RULES[client.rule]
         options = work.options_of(client)
         state_options = client.state_options()

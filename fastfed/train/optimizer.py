@@ -20,7 +20,8 @@ class StepContext:
     """What the rule meets besides gradients, for x (d,) or (clients, d).
 
     `anchor` (the start model) and `correction` have x's shape; anchor may also be (d,), shared by all clients. `lr`, a
-    number or (clients,), is None where the rule finds its own. `preconditioner` (d,) starts second moments.
+    number or (clients,), is None where the rule finds its own. `preconditioner` (d,) starts second moments. For
+    algorithms in Python: `steps`, a number or (clients,), `kept` with x's shape and `common` (d,).
     """
 
     packing: Packing
@@ -29,6 +30,9 @@ class StepContext:
     correction: Tensor | None = None
     preconditioner: Tensor | None = None
     round: int = 0
+    steps: int | Tensor = 0
+    kept: Tensor | None = None
+    common: Tensor | None = None
 
 
 class LocalOptimizer:

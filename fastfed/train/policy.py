@@ -57,19 +57,21 @@ def fetch(numbers: Tensor) -> Tensor:
 
 class Portion(NamedTuple):
     """Clients that have trained, at these positions (k,): their `deltas` (k, d), the `statistics` (k, s) of their batch
-    norms, if there are any, and their scalars by name, a number each or (k,)."""
+    norms, if there are any, their scalars by name, a number each or (k,), and what algorithms in Python end with
+    `besides`, by name, (k, d)."""
 
     clients: Tensor
     deltas: Tensor
     statistics: Tensor | None
     scalars: Mapping[str, Any]
+    besides: Mapping[str, Tensor] | None = None
 
     def enter(self, total: DeltaSum, scalars: dict[str, Tensor]) -> None:
         """Adds the deltas, which are used up, to a sum, and puts the scalars among those of all clients (n,)."""
         where = upload(self.clients, next(iter(scalars.values())).device)
         for name, values in self.scalars.items():
             scalars[name][where] = values
-        total.add(self.clients, self.deltas, self.statistics)
+        total.add(self.clients, self.deltas, self.statistics, self.besides)
 
 
 class DeltaSum:
@@ -88,13 +90,23 @@ class DeltaSum:
         self.deltas = torch.zeros((len(work), d), dtype=dtype, device=device) if work.keep_deltas else None
         self.own = None if work.own is None else torch.zeros((len(work), len(work.own)), dtype=dtype, device=device)
         self.statistics = None if work.statistics is None else _of_each(work.statistics, len(work)).to(device)
+        names = [name for name, asked in (("kept", work.kept), ("sent", work.common)) if asked is not None]
+        self.besides = {name: torch.zeros((len(work), d), dtype=dtype, device=device) for name in names}
         self._multipliers = upload(multipliers(work, self.weights).to(dtype), self.device)
         self._divisors = upload(steps.clamp(min=1).to(dtype), self.device) if work.policy.divide_by_steps else None
 
-    def add(self, clients: Tensor, deltas: Tensor, statistics: Tensor | None = None) -> None:
+    def add(
+        self,
+        clients: Tensor,
+        deltas: Tensor,
+        statistics: Tensor | None = None,
+        besides: Mapping[str, Tensor] | None = None,
+    ) -> None:
         """Adds the `deltas` (n, d) of the clients at these positions (n,), which it uses up as scratch space; their
-        `statistics` (n, s) are kept as they are."""
+        `statistics` (n, s) and what they have `besides` (n, d) are kept as they are."""
         there = upload(clients, self.device)
+        for name, vectors in (besides or {}).items():
+            self.besides[name][there] = vectors
         if self.own is not None and self.work.own is not None:
             places = upload(self.work.own, self.device)
             self.own[there] = deltas[:, places]
@@ -131,7 +143,8 @@ class DeltaSum:
         total = divided(self.sum, rest(self.work, self.weights, refused))
         own = {"examples": self.work.counts.double(), "steps": self.steps.double(), "delta_norm": norms}
         told = {**dict(zip(scalars, others, strict=True)), **own}
-        return Outcome(Total(total), told, refused, self.deltas, self.statistics, self.own)
+        kept = (self.deltas, self.statistics, self.own, self.besides or None)
+        return Outcome(Total(total), told, refused, *kept)
 
 
 def _of_each(statistics: Tensor, clients: int) -> Tensor:

@@ -148,7 +148,9 @@ def _outcome(
         return None if rows is None else rows[here.to(rows.device)]
 
     by = rest(work, policy_weights(work, steps_taken(work)), refused)
-    kept = {name: of_here(getattr(own, name)) for name in ("deltas", "statistics", "own")}
+    kept: dict[str, Any] = {name: of_here(getattr(own, name)) for name in ("deltas", "statistics", "own")}
+    if own.besides is not None:
+        kept["besides"] = {name: of_here(rows) for name, rows in own.besides.items()}
     return Outcome(Total(divided(total, by)), scalars, refused, **kept, peers=among)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import numbers
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
@@ -11,7 +12,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from ..clients import Client
+from ..clients import Algorithm, Client
 from ..data.store import Examples
 from ..kernels.table import CLIENT_RULES
 from .contrast import Contrast
@@ -62,7 +63,8 @@ class RoundWork:
     `optimizer_index` (clients,) chooses one of the `optimizers` each (default: the first for all), `lr` (clients,)
     replaces their learning rates. `ids` (clients,) of 64 bits and `seed`, `round` key all randomness. `corrections`
     (clients, d) are added to gradients (SCAFFOLD's c - c_i); `preconditioner` (d,) starts second moments (a server's
-    v); `contrast` adds MOON's term to the loss, in everything that is said of losses and gradients.
+    v); `contrast` adds MOON's term to the loss, in everything that is said of losses and gradients. What algorithms in
+    Python begin with: `kept` (clients, d), a vector of each client's own, and `common` (d,), one for all.
     `statistics` (s,) or (clients, s) are what running statistics of batch norms start from (fastfed/norms.py); `own`
     (n,) int64 are places of the model that stay with the clients, whose deltas are no part of the sum.
     `examples` is a store of this round's own, in the form of the executor's, for data that is made when visited.
@@ -90,6 +92,8 @@ class RoundWork:
     corrections: Tensor | None = None
     preconditioner: Tensor | None = None
     contrast: Contrast | None = None
+    kept: Tensor | None = None
+    common: Tensor | None = None
     policy: DeltaPolicy = field(default_factory=DeltaPolicy)
     keep_deltas: bool = False
     measure_cosine: bool = False
@@ -151,9 +155,10 @@ class Outcome:
     measured), min_cosine (FATHOM's: min over local steps K >= 1 of cos(sum_{k<K} g_k, g_K)). `refused` (clients,) bool:
     the delta was not finite; on the CPU. `deltas` (clients, d): every D_i before the policy, where kept, beside
     `delta`. A client that takes no step has D_i = 0. `statistics` (clients, s): what became of those that clients
-    started from. `own` (clients, n): their moves at the work's own places, where D_i is 0 then.
+    started from. `own` (clients, n): their moves at the work's own places, where D_i is 0 then. `besides`: what
+    algorithms in Python end with besides the model, "kept" and "sent" (clients, d).
 
-    Where a round is dealt to several ranks, these last three are of the clients that were trained here, and `peers`
+    Where a round is dealt to several ranks, these last four are of the clients that were trained here, and `peers`
     says which (`here`) and asks the others.
     """
 
@@ -163,6 +168,7 @@ class Outcome:
     deltas: Tensor | None = None
     statistics: Tensor | None = None
     own: Tensor | None = None
+    besides: Mapping[str, Tensor] | None = None
     peers: Alone = ALONE
 
     @property
@@ -262,7 +268,8 @@ def _check_models(work: RoundWork, clients: int) -> None:
     _choices("start_index", work.start_index, clients, models)
     if work.start_index is None and models > 1:
         raise ValueError(f"start_index: must choose one of the {models} start models for every client")
-    for name, shape in (("corrections", (clients, start.shape[-1])), ("preconditioner", (start.shape[-1],))):
+    each, one = (clients, start.shape[-1]), (start.shape[-1],)
+    for name, shape in (("corrections", each), ("preconditioner", one), ("kept", each), ("common", one)):
         value = getattr(work, name)
         if value is None:
             continue
@@ -302,11 +309,22 @@ def _check_optimizers(work: RoundWork, clients: int) -> None:
         if not isinstance(client, Client):
             raise TypeError(f"optimizers: must be those from fastfed.clients, got {client!r}")
     _choices("optimizer_index", work.optimizer_index, clients, len(work.optimizers))
-    if work.preconditioner is not None and not any(CLIENT_RULES[c.rule].has_second_moment for c in work.optimizers):
+    for client in work.optimizers:
+        if isinstance(client, Algorithm):
+            _check_algorithm(client, work)
+    rules_of = [client for client in work.optimizers if not isinstance(client, Algorithm)]
+    if work.preconditioner is not None and not any(CLIENT_RULES[c.rule].has_second_moment for c in rules_of):
         rules = ", ".join(repr(client.rule) for client in work.optimizers)
         raise ValueError(f"preconditioner: no second moment to start in client rule {rules}")
     if work.lr is not None:
         _check_learning_rates(work.lr, work.optimizers, clients)
+
+
+def _check_algorithm(client: Algorithm, work: RoundWork) -> None:
+    for name, there, wanted in (("kept", work.kept, client.keeps), ("common", work.common, client.sends)):
+        if (there is not None) != bool(wanted):
+            problem = "needs it" if wanted else "has no use for it"
+            raise ValueError(f"{name}: {client.rule} {problem}, by what its `keeps` and `sends` say")
 
 
 def _check_learning_rates(lr: Tensor, optimizers: tuple[Client, ...], clients: int) -> None:

@@ -188,6 +188,8 @@ def summary(run: Run) -> Table:
         "seconds": f"{run.info['seconds']:.1f}",
         "executor": f"{run.info['executor']}, {_processes(run)}{run.info['threads']} threads",
     }
+    if run.info["executor"] == "eager":
+        rows["why eager"] = run.info["why"]
     for key, value in rows.items():
         table.add_row(key, escape(str(value)))
     return table

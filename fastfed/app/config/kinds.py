@@ -9,7 +9,20 @@ from dataclasses import is_dataclass
 from types import ModuleType
 from typing import Any, get_type_hints
 
-from ... import aggregate, clients, compression, data, exchange, methods, models, schedules, servers, timing, tune
+from ... import (
+    aggregate,
+    algorithms,
+    clients,
+    compression,
+    data,
+    exchange,
+    methods,
+    models,
+    schedules,
+    servers,
+    timing,
+    tune,
+)
 from ...checks import nearest
 from ...data import Dataset
 from .errors import ConfigError
@@ -39,8 +52,14 @@ def _settings(module: ModuleType, ability: str) -> Kinds:
 def _rules(module: ModuleType, base: type) -> Kinds:
     """The optimizers of a module by their rules; by their names where the rule depends on their options."""
     found = [kind for kind in vars(module).values() if isinstance(kind, type) and issubclass(kind, base)]
-    own = [kind for kind in found if kind is not base and "rule" in vars(kind)]
+    own = [kind for kind in found if kind not in (base, clients.Algorithm) and "rule" in vars(kind)]
     return {kind.rule if isinstance(kind.rule, str) else _snake(kind.__name__): kind for kind in own}  # type: ignore[attr-defined]
+
+
+def _algorithms(ability: str) -> Kinds:
+    """The algorithms in Python that can do something, by what they call their rule."""
+    found = [kind for kind in vars(algorithms).values() if isinstance(kind, type) and ability in vars(kind)]
+    return {kind.rule: kind for kind in found}  # type: ignore[attr-defined]
 
 
 def _functions(module: ModuleType) -> dict[str, Callable[..., Any]]:
@@ -67,8 +86,8 @@ def _deals(function: Callable[..., Any]) -> bool:
     return next(iter(get_type_hints(function).values()), None) is Dataset
 
 
-CLIENTS: Kinds = _rules(clients, clients.Client)
-SERVERS: Kinds = _rules(servers, servers.Server)
+CLIENTS: Kinds = {**_rules(clients, clients.Client), **_algorithms("client_step")}
+SERVERS: Kinds = {**_rules(servers, servers.Server), **_algorithms("step")}
 TIMINGS: Kinds = _settings(timing, "begin")
 TUNERS: Kinds = _settings(tune, "begin")
 COMPRESSIONS: Kinds = _settings(compression, "encode")

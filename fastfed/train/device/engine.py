@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ... import program
-from ...clients import Client
+from ...clients import Client, refuse_algorithms
 from ...data import Examples, Sparse
 from ...data.resident import Resident, free_memory, passing, resident, upload
 from ...kernels import CLIENT_RULES, registry
@@ -103,6 +103,7 @@ class Device:
         """Refuses a work that does not belong to the model or the examples."""
         if work.start.dtype is not torch.float32:
             raise TypeError(f"start: the device engine computes in float32, got {work.start.dtype}")
+        refuse_algorithms(work.optimizers, self.name)
         if work.contrast is not None:
             self._check_head(work.contrast.head)
         fitting_examples(work, self.program.packing, self.examples)
