@@ -45,7 +45,7 @@ def run_page(page: str, text: str, run_command: RunCommand | None = None) -> Non
         if block.language in ("toml", "python") and (file := file_of(block)):
             Path(file).write_text(block.text)
         elif block.language == "python":
-            code = compile("\n" * (block.line - 1) + block.text, page, "exec")
+            code = compile("\n" * (block.line - 1) + block.text, page, "exec", dont_inherit=True)
             with contextlib.redirect_stdout(io.StringIO()) as out:
                 exec(code, names)
             printed, whole = out.getvalue(), True
