@@ -314,8 +314,9 @@ constexpr Size kDotDepth = 1024;
 constexpr Size kDotPanel = 16384, kDotFarPanel = kPanel, kDotFar = 4 * kPanel;
 static_assert(kDotPanel / kDotDepth >= kDotRows);
 
-// R rows by C columns.
-template <int R, int C> void dot_tile(const Dot& d, Size i, Size j) {
+// R rows by C columns. Unless `next` is null, as much of what is there comes into the cache in the meantime as a row of
+// b is long.
+template <int R, int C> void dot_tile(const Dot& d, Size i, Size j, const float* next) {
   const float* a = d.a + i * d.a_row;
   const float* b = d.b + j * d.b_row;
   Vec sum[R][kDotColumns];
@@ -326,6 +327,7 @@ template <int R, int C> void dot_tile(const Dot& d, Size i, Size j) {
   Size k = 0;
   for (; k + kWidth <= d.depth; k += kWidth) {
     Vec left[R];
+    if (next) __builtin_prefetch(next + k);
 #pragma GCC unroll 6
     for (int r = 0; r < R; ++r) left[r] = load(a + r * d.a_row + k);
 #pragma GCC unroll 4
@@ -359,16 +361,18 @@ template <int R, int C> void dot_tile(const Dot& d, Size i, Size j) {
   }
 }
 
-template <int R, int C> void dot_tile_of(const Dot& d, Size i, Size end, Size j) {
-  if constexpr (R > 0) end - i == R ? dot_tile<R, C>(d, i, j) : dot_tile_of<R - 1, C>(d, i, end, j);
+template <int R, int C> void dot_tile_of(const Dot& d, Size i, Size end, Size j, const float* next) {
+  if constexpr (R > 0) end - i == R ? dot_tile<R, C>(d, i, j, next) : dot_tile_of<R - 1, C>(d, i, end, j, next);
 }
 
-// All rows of C columns, dealt evenly to as few tiles as can be.
+// All rows of C columns, dealt evenly to as few tiles as can be. A large b comes from far away: while the tiles of one
+// stripe are worked on, each fetches a row of the next.
 template <int C> void dot_stripe(const Dot& d, Size j) {
-  const Size tiles = (d.rows + kDotRows - 1) / kDotRows;
+  const Size tiles = (d.rows + kDotRows - 1) / kDotRows, fetched = d.cols * d.depth > kPanel ? d.cols - j - C : 0;
   for (Size t = 0; t < tiles; ++t) {
     if (d.ahead) d.ahead->fetch();
-    dot_tile_of<kDotRows, C>(d, d.rows * t / tiles, d.rows * (t + 1) / tiles, j);
+    const float* next = t < std::min(fetched, Size(C)) ? d.b + (j + C + t) * d.b_row : nullptr;
+    dot_tile_of<kDotRows, C>(d, d.rows * t / tiles, d.rows * (t + 1) / tiles, j, next);
   }
 }
 
