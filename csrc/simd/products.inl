@@ -30,8 +30,17 @@ constexpr Size kPanel = 65536;
 
 // ---- outer products ------------------------------------------------------------------------------------------------
 
+// What a tile fetches of the stripe of a large b behind its own, one vector of a row for each of its steps; null: nothing.
+// The tiles of a stripe go through the vectors in turn, and have all of them when there are as many tiles.
+template <int C> const float* outer_next(const Outer& o, Size group, Size i, Size j, int rows) {
+  const Size vector = i / rows, next = j + (C + vector) * kWidth;
+  const bool is_far = group == 0 && o.segments == 1 && o.cols * o.steps > kPanel;
+  return is_far && vector < kColumns && next < o.cols ? o.b + next : nullptr;
+}
+
 // R rows of G groups by C vectors of columns; the last vector holds `last` columns, kWidth if Whole.
 template <int G, int R, int C, bool Whole> void outer_tile(const Outer& o, Size group, Size i, Size j, int last) {
+  const float* next = outer_next<C>(o, group, i, j, rows_of(C));
   const float* a = o.a + group * o.a_group + i * o.a_row;
   const float* b = o.b + j;
   Vec sum[G][R][C];
@@ -46,6 +55,7 @@ template <int G, int R, int C, bool Whole> void outer_tile(const Outer& o, Size 
     const float* bs = b + s * o.b_segment;
     for (Size p = 0; p < o.steps; ++p, as += o.a_step, bs += o.b_step) {
       Vec row[C];
+      if (next) __builtin_prefetch(next + p * o.b_step);
 #pragma GCC unroll 4
       for (int v = 0; v < C; ++v)
         row[v] = Whole || v < C - 1 ? load(bs + v * kWidth) : load_part(bs + v * kWidth, last);
