@@ -192,8 +192,7 @@ const float* DeltaSum::at(Size begin) const {
   return held ? sum_.data() + begin : nullptr;
 }
 
-LaneTree::LaneTree(LaneRange here, Size roots, Size d, SparseWeight table, bool tracks,
-                   DeltaSums spare)
+LaneTree::LaneTree(LaneRange here, Size roots, Size d, SparseWeight table, bool tracks, DeltaSums spare)
     : here_(here), roots_(here.is_part() ? 1 : roots), d_(d), table_(table), tracks_(tracks), idle_(std::move(spare)) {}
 
 std::unique_ptr<DeltaSum> LaneTree::take() {

@@ -28,13 +28,16 @@ constexpr Size kStripe = kColumns * kWidth;
 // Numbers of an operand that are read again and again, and should stay in a core's second cache.
 constexpr Size kPanel = 65536;
 
+// Numbers from which on an operand that is read once comes from farther away than that.
+constexpr Size kFar = 4 * kPanel;
+
 // ---- outer products ------------------------------------------------------------------------------------------------
 
-// What a tile fetches of the stripe of a large b behind its own, one vector of a row for each of its steps; null: nothing.
-// The tiles of a stripe go through the vectors in turn, and have all of them when there are as many tiles.
+// What a tile fetches of the stripe of a large b behind its own, one vector of a row for each of its steps; null:
+// nothing. The tiles of a stripe go through the vectors in turn, and have all of them when there are as many tiles.
 template <int C> const float* outer_next(const Outer& o, Size group, Size i, Size j, int rows) {
   const Size vector = i / rows, next = j + (C + vector) * kWidth;
-  const bool is_far = group == 0 && o.segments == 1 && o.cols * o.steps > kPanel;
+  const bool is_far = group == 0 && o.segments == 1 && o.cols * o.steps > kFar;
   return is_far && vector < kColumns && next < o.cols ? o.b + next : nullptr;
 }
 
@@ -321,7 +324,7 @@ constexpr int kDotRows = 2;
 constexpr Size kDotDepth = 1024;
 // Numbers of `a` in one panel: where all of b stays in the second cache, what nearly fits the first; where b comes from
 // farther away, it should not come often.
-constexpr Size kDotPanel = 16384, kDotFarPanel = kPanel, kDotFar = 4 * kPanel;
+constexpr Size kDotPanel = 16384, kDotFarPanel = kPanel;
 static_assert(kDotPanel / kDotDepth >= kDotRows);
 
 // R rows by C columns. Unless `next` is null, as much of what is there comes into the cache in the meantime as a row of
@@ -378,7 +381,7 @@ template <int R, int C> void dot_tile_of(const Dot& d, Size i, Size end, Size j,
 // All rows of C columns, dealt evenly to as few tiles as can be. A large b comes from far away: while the tiles of one
 // stripe are worked on, each fetches a row of the next.
 template <int C> void dot_stripe(const Dot& d, Size j) {
-  const Size tiles = (d.rows + kDotRows - 1) / kDotRows, fetched = d.cols * d.depth > kPanel ? d.cols - j - C : 0;
+  const Size tiles = (d.rows + kDotRows - 1) / kDotRows, fetched = d.cols * d.depth > kFar ? d.cols - j - C : 0;
   for (Size t = 0; t < tiles; ++t) {
     if (d.ahead) d.ahead->fetch();
     const float* next = t < std::min(fetched, Size(C)) ? d.b + (j + C + t) * d.b_row : nullptr;
@@ -398,7 +401,7 @@ void dot_panel(const Dot& d) {
 
 // As many rows in one go as stay in the cache while all of b passes by.
 void dot_part(const Dot& d) {
-  const bool is_far = d.cols * d.depth > kDotFar;
+  const bool is_far = d.cols * d.depth > kFar;
   const Size most = (is_far ? kDotFarPanel : kDotPanel) / std::max(d.depth, Size(1));
   const Size panels = (d.rows + most - 1) / most;
   for (Size p = 0; p < panels; ++p) {

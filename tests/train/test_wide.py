@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -27,13 +28,14 @@ def wide(*widths: int) -> nn.Module:
     """Dense layers of these widths with sigmoids between them; the same parameters every time."""
     with torch.random.fork_rng():
         torch.manual_seed(3)
-        layers = [nn.Linear(a, b) for a, b in zip(widths, widths[1:], strict=False)]
+        layers = [nn.Linear(a, b) for a, b in pairwise(widths)]
     return nn.Sequential(*[part for layer in layers for part in (layer, nn.Sigmoid())][:-1])
 
 
 def given(module: nn.Module, rows: int = sum(SIZES)) -> Examples:
     first, last = module[0], module[-1]
-    assert isinstance(first, nn.Linear) and isinstance(last, nn.Linear)
+    assert isinstance(first, nn.Linear)
+    assert isinstance(last, nn.Linear)
     return Examples(normal(1, rows, first.in_features), normal(2, rows, last.out_features))
 
 
