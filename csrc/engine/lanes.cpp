@@ -133,9 +133,10 @@ double DeltaSum::add_piece(Size begin, Size n, float weight, float* x, const flo
   constexpr Size kNear = 2048;
   static_assert(kNear % kSquareLanes == 0, "an element keeps its lane");
   const auto take = fresh_ ? take_delta<false> : take_delta<true>;
+  const Size most = others.empty() ? n : kNear;
   double lanes[kSquareLanes] = {};
-  for (Size at = begin; at < begin + n; at += kNear) {
-    const Size count = std::min(kNear, begin + n - at);
+  for (Size at = begin; at < begin + n; at += most) {
+    const Size count = std::min(most, begin + n - at);
     take(count, weight, x + at, start + at, sum_.data() + at, lanes);
     for (const float* other : others) add_to(count, other + at, sum_.data() + at);
   }

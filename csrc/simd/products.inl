@@ -327,9 +327,9 @@ constexpr Size kDotDepth = 1024;
 constexpr Size kDotPanel = 16384, kDotFarPanel = kPanel;
 static_assert(kDotPanel / kDotDepth >= kDotRows);
 
-// R rows by C columns. Unless `next` is null, as much of what is there comes into the cache in the meantime as a row of
-// b is long.
-template <int R, int C> void dot_tile(const Dot& d, Size i, Size j, const float* next) {
+// R rows by C columns. If Fetches, as much of what is at `next` comes into the cache in the meantime as a row of b is
+// long.
+template <int R, int C, bool Fetches> void dot_tile(const Dot& d, Size i, Size j, [[maybe_unused]] const float* next) {
   const float* a = d.a + i * d.a_row;
   const float* b = d.b + j * d.b_row;
   Vec sum[R][kDotColumns];
@@ -340,7 +340,7 @@ template <int R, int C> void dot_tile(const Dot& d, Size i, Size j, const float*
   Size k = 0;
   for (; k + kWidth <= d.depth; k += kWidth) {
     Vec left[R];
-    if (next) __builtin_prefetch(next + k);
+    if constexpr (Fetches) __builtin_prefetch(next + k);
 #pragma GCC unroll 6
     for (int r = 0; r < R; ++r) left[r] = load(a + r * d.a_row + k);
 #pragma GCC unroll 4
@@ -375,7 +375,10 @@ template <int R, int C> void dot_tile(const Dot& d, Size i, Size j, const float*
 }
 
 template <int R, int C> void dot_tile_of(const Dot& d, Size i, Size end, Size j, const float* next) {
-  if constexpr (R > 0) end - i == R ? dot_tile<R, C>(d, i, j, next) : dot_tile_of<R - 1, C>(d, i, end, j, next);
+  if constexpr (R > 0) {
+    if (end - i != R) return dot_tile_of<R - 1, C>(d, i, end, j, next);
+    next ? dot_tile<R, C, true>(d, i, j, next) : dot_tile<R, C, false>(d, i, j, next);
+  }
 }
 
 // All rows of C columns, dealt evenly to as few tiles as can be. A large b comes from far away: while the tiles of one
