@@ -157,6 +157,7 @@ struct Interrupted : std::exception {};
 // ---- program -------------------------------------------------------------------------------------------------------
 
 class DeltaSum;
+using DeltaSums = std::vector<std::unique_ptr<DeltaSum>>;
 class Worker;
 
 // The weight of a sparse layer in the packed vector: a row (channels,) for every column of the input.
@@ -225,8 +226,8 @@ class Program {
   void predict_in_engine_order(const Examples& examples, const Prediction& wanted);
   using Failed = std::function<void(std::exception_ptr, const Worker*)>;
   void with_workers(int threads, Size batch, const std::function<void(Worker&)>& work, const Failed& failed);
-  std::vector<std::unique_ptr<DeltaSum>> take_sums(bool tracks);
-  void give_back(std::vector<std::unique_ptr<DeltaSum>> sums);
+  DeltaSums take_sums(bool tracks);
+  void give_back(DeltaSums sums);
   AlignedArray<float> take_start(Size models);
   void give_back(AlignedArray<float> start, Size models);
 
@@ -252,7 +253,7 @@ class Program {
   std::mutex mutex_;
   // Kept from round to round: fresh memory costs a fault per page.
   std::vector<std::unique_ptr<Worker>> idle_;
-  std::vector<std::unique_ptr<DeltaSum>> idle_sums_;
+  DeltaSums idle_sums_;
   AlignedArray<float> idle_start_;
   Size idle_start_models_ = 0;
 };

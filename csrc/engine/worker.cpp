@@ -517,11 +517,11 @@ bool Worker::is_moderate() const {
   return moderate;
 }
 
-// Adds the client's delta to the sum, unless it is not finite, and brings x back to start; the delta's squares.
-double Worker::hand_over(double weight, DeltaSum& sum) {
+// Adds the client's delta to its lane, unless it is not finite, and brings x back to start; the delta's squares.
+double Worker::hand_over(double weight, Lane& lane, bool is_last) {
   const double scale = round_->divide_by_steps ? 1.0 / double(step_) : 1.0;
   const auto add = [&](double factor) {
-    return sum.add(float(factor), x_.data(), start_, rows_.moves(frame_), frame_.threads);
+    return lane.add(float(factor), x_.data(), start_, rows_.moves(frame_), frame_.threads, is_last);
   };
   if (round_->clip == 0 && is_moderate()) return add(weight * scale);  // the usual case, in one pass
   if (rows_.pending()) rows_.apply(frame_, x_.data());
@@ -547,7 +547,7 @@ void Worker::look_ahead(Size next) {
   }
 }
 
-void Worker::train(Size position, Size next, double weight, const Results& r, DeltaSum& sum) {
+void Worker::train(Size position, Size next, double weight, const Results& r, Lane& lane) {
   begin(position);
   may_wait_ = !r.deltas && round_->clip == 0;
   const Optimizer& optimizer = optimizer_of(position);
@@ -565,7 +565,7 @@ void Worker::train(Size position, Size next, double weight, const Results& r, De
   if (r.own) take_own(r.own + position * round_->own_count);
   if (r.statistics) copy(program_.statistics(), statistics_.data(), r.statistics + position * program_.statistics());
   if (r.deltas) copy_delta(r.deltas + position * program_.d());
-  const double squares = moved ? hand_over(weight, sum) : 0.0;
+  const double squares = moved ? hand_over(weight, lane, next < 0) : 0.0;
   r.examples[position] = double(batches_.client_examples());
   r.steps[position] = double(step_);
   r.first_loss[position] = first;
