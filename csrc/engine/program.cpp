@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cmath>
 #include <numeric>
+#include <optional>
 #include <stdexcept>
 
 #include "engine/lanes.h"
@@ -338,6 +339,8 @@ Size Program::deal(const Round& round, bool corrected, Size* order) const {
 }
 
 void Program::train(const Examples& examples, Round round, const Results& results) {
+  std::optional<RoundSeconds> seconds;
+  if (results.seconds) round.seconds = &seconds.emplace(layers_.size(), results.seconds);
   round.tracks = tracks(round, round.corrections != nullptr);
   round.start_is_moderate.clear();
   for (Size m = 0; m < round.models; ++m)
@@ -386,27 +389,36 @@ void Program::train_in_engine_order(const Examples& examples, Round& round, cons
   // Large models of few clients: client after client, each by all threads. Some of its work is one thread's, so that
   // half as many clients as threads go as fast side by side.
   const bool shares = is_large_ && 2 * (end - round.first_lane) <= round.threads;
+  const int workers = shares ? 1 : int(std::min<Size>(round.threads, end - round.first_lane));
+  if (round.seconds) round.seconds->lap(Duty::deal, workers);
   const auto work = [&](Worker& worker) {
-    worker.prepare(examples, round, shares ? round.threads : 1);
+    std::optional<Laps> watch;
+    if (round.seconds) watch.emplace(*round.seconds);
+    Laps* laps = watch ? &*watch : nullptr;
+    worker.prepare(examples, round, shares ? round.threads : 1, laps);
+    lap(laps, Duty::prepare);
     for (Size lane; (lane = next++) < end && !failure.happened();) {
       auto sum = tree.take();
+      lap(laps, Duty::fold);
       for (Size i = lane; i < round.clients; i += lanes) {
         const Size position = order[std::size_t(i)], after = i + lanes;
         const Size following = after < round.clients ? order[std::size_t(after)] : -1;
         worker.train(position, following, round.weights[position], results, *sum);
       }
       tree.finish(lane, std::move(sum));
+      lap(laps, Duty::fold);
     }
   };
-  const int workers = shares ? 1 : int(std::min<Size>(round.threads, end - round.first_lane));
   with_workers(workers, round.batch_size, work, [&](std::exception_ptr error, const Worker* worker) {
     failure.note(std::move(error), worker ? where(round, *worker) : "");
   });
   failure.raise();
+  if (round.seconds) round.seconds->wait(workers);
   if (end - round.first_lane < lanes && tree.roots() != results.roots)
     throw std::invalid_argument("delta: these lanes have " + std::to_string(tree.roots()) + " roots");
   tree.write(tables_, results.delta, round.threads);
   give_back(tree.spare());
+  if (round.seconds) round.seconds->lap(Duty::write, workers);
 }
 
 // ---- prediction ----------------------------------------------------------------------------------------------------
