@@ -1,4 +1,7 @@
-"""What no round can be quicker than: its products at the speed of a large product, its bytes at that of the memory.
+"""What no round can be quicker than: its products at the processor's speed, its bytes at that of the memory.
+
+The processor's speed is that of multiply-adds in registers, which wait for nothing; a large product of the library's
+(sgemm) stays behind it. Products that are left out (Winograd's, those of the Gram form) count as if they were made.
 
 The bytes are those that must come from memory whatever the engine does: a client's examples, once for each epoch, and,
 of a model that the caches cannot hold beside a thread's others, its weights: read once by each pass of a step and
@@ -14,11 +17,13 @@ from typing import NamedTuple
 
 import torch
 
+from ... import _core
 from ...data import Examples, Inputs, Pixels, Sparse
 from ..common.timing import Call, Timing
 from .workloads import Workload
 
-SGEMM, READ = "sgemm", "read"
+SPIN, SGEMM, READ = "multiply-adds", "sgemm", "read"
+ROUNDS = 1 << 20  # of multiply-adds: some milliseconds
 SIDE = 1024  # of the square matrices whose product is the peak
 MEMORY = 1 << 28  # bytes that are read, far more than caches hold
 COPIES = 3  # of a model that a thread works with: the client's own, the start, the sum
@@ -27,17 +32,20 @@ _POWERS = {"K": 10, "M": 20}
 
 
 class Peaks(NamedTuple):
-    """What this machine reaches with so many threads: operations of a large product, bytes read, a second each."""
+    """What this machine reaches with so many threads, a second: operations in registers, of a large product; bytes
+    read."""
 
     flops: float
+    sgemm: float
     bytes: float
 
 
 @dataclass(frozen=True)
 class Bound:
-    """Seconds that the workload's products and its bytes take at the machine's peaks."""
+    """Seconds that the workload's products and its bytes take at the machine's peaks, and its products by sgemm."""
 
     products: float
+    sgemm: float
     memory: float
 
     @property
@@ -51,15 +59,20 @@ class Bound:
 
 
 def peak_calls() -> dict[str, Call]:
-    """What is timed for them, by torch, with its threads as they are."""
+    """What is timed for them, with torch's threads as they are."""
     a, b, out = (torch.rand(SIDE, SIDE) for _ in range(3))
     long = torch.rand(MEMORY // _FLOAT)
-    return {SGEMM: lambda: torch.mm(a, b, out=out), READ: lambda: long.sum()}
+    return {
+        SPIN: lambda: _core.product_probe(ROUNDS),
+        SGEMM: lambda: torch.mm(a, b, out=out),
+        READ: lambda: long.sum(),
+    }
 
 
 def peaks_of(timings: Mapping[str, Timing]) -> Peaks:
     """By the timings of these calls, among others."""
-    return Peaks(2 * SIDE**3 / timings[SGEMM].median, MEMORY / timings[READ].median)
+    operations = _core.product_probe(ROUNDS)
+    return Peaks(operations / timings[SPIN].median, 2 * SIDE**3 / timings[SGEMM].median, MEMORY / timings[READ].median)
 
 
 def bytes_of_client(workload: Workload, examples: Examples, parameters: int, threads: int, cache: int) -> float:
@@ -76,7 +89,7 @@ def bytes_of_client(workload: Workload, examples: Examples, parameters: int, thr
 
 def bound_of(flops: float, moved: float, peaks: Peaks) -> Bound:
     """Of so many operations and bytes."""
-    return Bound(flops / peaks.flops, moved / peaks.bytes)
+    return Bound(flops / peaks.flops, flops / peaks.sgemm, moved / peaks.bytes)
 
 
 def cache_size() -> int:

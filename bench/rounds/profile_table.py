@@ -12,13 +12,13 @@ from .profile import LayerRow, ProfileRow
 
 FEW = 0.01  # of the threads' time: layers below are told together
 _CAPTION = (
-    "milliseconds of all threads in a round; of its bound: what a layer's products take at a large sgemm's speed,\n"
-    "and reading at the memory's; backward has plain SGD's update in it"
+    "milliseconds of all threads in a round; of its bound: its products as multiply-adds in registers,\n"
+    "and reading at the memory's speed; backward has plain SGD's update in it"
 )
 _BOUNDS_CAPTION = (
-    "bound: the longer of all products at the speed of a large sgemm,\n"
-    "and of all bytes that must come from memory as a long vector is added up;\n"
-    "asked: the round while it tells all this"
+    "bound: the longer of products, as quick as multiply-adds in registers,\n"
+    "and memory, what must come from there as a long vector is added up;\n"
+    "sgemm: products as quick as a large one of torch's; asked: while it tells all this"
 )
 
 
@@ -26,10 +26,10 @@ def bounds(rows: Sequence[ProfileRow]) -> Table:
     """One line per workload: a round, and the bound that it has."""
     table = Table(title="Rounds and their bounds, ms", caption=_BOUNDS_CAPTION)
     table.add_column("workload", no_wrap=True)
-    for name in ("clients", "a round", "asked", "products", "memory", "bound by", "share"):
+    for name in ("clients", "a round", "asked", "sgemm", "products", "memory", "bound by", "share"):
         table.add_column(name, justify="right", no_wrap=True)
     for row in rows:
-        times = (row.seconds, row.asked, row.bound.products, row.bound.memory)
+        times = (row.seconds, row.asked, row.bound.sgemm, row.bound.products, row.bound.memory)
         cells = (f"{row.clients:,}", *map(_milliseconds, times), row.bound.words, f"{row.of_bound:.0%}")
         table.add_row(row.workload, *cells)
     return table

@@ -14,12 +14,14 @@ from typer.testing import CliRunner
 from fastfed.app import cli
 from fastfed.bench import rooms
 from fastfed.bench.common.timing import Timing
-from fastfed.bench.rounds import bounds, flops, synthetic
+from fastfed.bench.rounds import flops, synthetic
 from fastfed.bench.rounds.workloads import PEERED, WORKLOADS
 from fastfed.models import small_vit
 from fastfed.program import trace
 
-profile = pytest.importorskip("fastfed.bench.rounds.profile", reason="the compiled extension is missing")
+_core = pytest.importorskip("fastfed._core", reason="the compiled extension is missing")
+bounds = pytest.importorskip("fastfed.bench.rounds.bounds")
+profile = pytest.importorskip("fastfed.bench.rounds.profile")
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -68,7 +70,8 @@ def test_shares_follow_from_the_times(a_profile: tuple[str, list[dict[str, Any]]
     assert first["of_bound"] == pytest.approx(
         operations / row["peaks"]["flops"] / (first["forward"] + first["backward"])
     )
-    assert row["of_bound"] == pytest.approx(max(row["bound"].values()) / row["seconds"])
+    bound = row["bound"]
+    assert row["of_bound"] == pytest.approx(max(bound["products"], bound["memory"]) / row["seconds"])
     assert [one["of_bound"] for one in row["layers"] if one["op"] == "relu"] == [None, None]
 
 
@@ -91,14 +94,25 @@ def test_of_sparse_weights_few_rows_move() -> None:
 
 
 def test_the_bound_is_the_longer_one() -> None:
-    timings = {name: Timing(seconds, seconds, seconds, 1, 1) for name, seconds in (("sgemm", 0.1), ("read", 0.2))}
+    times = (("multiply-adds", 0.5), ("sgemm", 0.1), ("read", 0.2))
+    timings = {name: Timing(seconds, seconds, seconds, 1, 1) for name, seconds in times}
     peaks = bounds.peaks_of(timings)
-    assert peaks == (2 * 1024**3 / 0.1, (1 << 28) / 0.2)
-    of_products, of_memory = (
-        bounds.bound_of(flops, moved, bounds.Peaks(10.0, 100.0)) for flops, moved in ((30.0, 200.0), (1.0, 200.0))
-    )
+    assert peaks == (_core.product_probe(bounds.ROUNDS) / 0.5, 2 * 1024**3 / 0.1, (1 << 28) / 0.2)
+    given = bounds.Peaks(10.0, 5.0, 100.0)
+    of_products, of_memory = (bounds.bound_of(flops, 200.0, given) for flops in (30.0, 1.0))
+    assert (of_products.sgemm, of_products.products, of_products.memory) == (6.0, 3.0, 2.0)
     assert (of_products.seconds, of_products.words) == (3.0, "products")
     assert (of_memory.seconds, of_memory.words) == (2.0, "memory")
+
+
+def test_operations_of_the_probe_are_counted() -> None:
+    """In proportion to the rounds, and to the threads: of each, two for every number of a tile's sums."""
+    once = _core.product_probe(1000)
+    assert once in (2 * 1000 * sums for sums in (24 * 16, 12 * 8, 8 * 4))
+    assert _core.product_probe(3000) == 3 * once
+    torch.set_num_threads(2)
+    assert _core.product_probe(1000) == 2 * once
+    torch.set_num_threads(1)
 
 
 def test_flops_of_attention() -> None:
