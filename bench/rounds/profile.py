@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -106,9 +107,13 @@ def measure(workload: Workload, clients: int, rounds: int, threads: int) -> Prof
     assert isinstance(engine, Native)
     profile, ours = Profile(engine.program), prepared.our_round(clients)
 
+    walls: list[float] = []  # of all rounds that were asked, as the engine has it
+
     def asked() -> None:
         engine.profile = profile
+        began = time.perf_counter()
         ours()
+        walls.append(time.perf_counter() - began)
         engine.profile = None
 
     timings = take_turns({"ours": ours, "asked": asked, **peak_calls()}, rounds, slice_seconds=SLICE)
@@ -139,7 +144,7 @@ def measure(workload: Workload, clients: int, rounds: int, threads: int) -> Prof
         layers=layers,
         duties={name: seconds / profile.rounds for name, seconds in profile.duties.items()},
         reading=clients * data * threads / peaks.bytes,
-        around=max(0.0, threads * (timings["asked"].median - profile.wall / profile.rounds)),
+        around=threads * (sum(walls) - profile.wall) / profile.rounds,
         rooms=rooms.measure(workload, clients, tested, 1, threads),
         peaks=peaks,
         threads=threads,
