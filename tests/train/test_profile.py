@@ -98,6 +98,9 @@ def test_every_layer_is_named_and_timed() -> None:
         ("3", "linear", "(800) -> (5)"),
     ]
     assert all(one.forward > 0 and one.backward > 0 for one in found.layers)
+    images = found.layers[0]  # whose time must not be told as that of what comes next
+    assert images.forward > max(found.duties["loss"], found.layers[2].forward)
+    assert images.backward > max(found.duties["rule"], found.layers[2].backward)
     busy = {name for name, seconds in found.duties.items() if seconds > 0}
     assert busy >= {"deal", "prepare", "begin", "read", "loss", "rule", "hand_over", "fold", "write"}
 
