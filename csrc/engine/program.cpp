@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cmath>
 #include <numeric>
+#include <optional>
 #include <stdexcept>
 
 #include "engine/lanes.h"
@@ -347,6 +348,8 @@ Size Program::deal(const Round& round, bool corrected, Size* order) const {
 }
 
 void Program::train(const Examples& examples, Round round, const Results& results) {
+  std::optional<RoundSeconds> seconds;
+  if (results.seconds) round.seconds = &seconds.emplace(layers_.size(), results.seconds);
   round.tracks = tracks(round, round.corrections != nullptr);
   round.start_is_moderate.clear();
   for (Size m = 0; m < round.models; ++m)
@@ -396,8 +399,13 @@ void Program::train_in_engine_order(const Examples& examples, Round& round, cons
   // half as many clients as threads go as fast side by side.
   const bool shares = is_large_ && 2 * (end - round.first_lane) <= round.threads;
   const int workers = shares ? 1 : int(std::min<Size>(round.threads, end - round.first_lane));
+  if (round.seconds) round.seconds->lap(Duty::deal, workers);
   const auto work = [&](Worker& worker) {
-    worker.prepare(examples, round, shares ? round.threads : 1);
+    std::optional<Laps> watch;
+    if (round.seconds) watch.emplace(*round.seconds);
+    Laps* laps = watch ? &*watch : nullptr;
+    worker.prepare(examples, round, shares ? round.threads : 1, laps);
+    lap(laps, Duty::prepare);
     for (Size turn; (turn = next++) < end && !failure.happened();) {
       const Size number = lane_of_turn(turn, workers, round.first_lane, end);
       Lane lane(tree, number);
@@ -407,16 +415,19 @@ void Program::train_in_engine_order(const Examples& examples, Round& round, cons
         worker.train(position, following, round.weights[position], results, lane);
       }
       lane.finish();
+      lap(laps, Duty::fold);
     }
   };
   with_workers(workers, round.batch_size, work, [&](std::exception_ptr error, const Worker* worker) {
     failure.note(std::move(error), worker ? where(round, *worker) : "");
   });
   failure.raise();
+  if (round.seconds) round.seconds->wait(workers);
   if (end - round.first_lane < lanes && tree.roots() != results.roots)
     throw std::invalid_argument("delta: these lanes have " + std::to_string(tree.roots()) + " roots");
   tree.write(tables_, results.delta, round.threads);
   give_back(tree.spare());
+  if (round.seconds) round.seconds->lap(Duty::write, workers);
 }
 
 // ---- prediction ----------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "engine/gram.h"
+#include "engine/laps.h"
 #include "engine/layers/layer.h"
 #include "engine/layers/losses.h"
 #include "kernels/aligned.h"
@@ -105,6 +106,7 @@ struct Round {
   // What the program adds.
   std::vector<bool> start_is_moderate;  // by model: no difference of two of its numbers can be infinite
   bool tracks;                          // clients move few rows of the program's table, and nobody touches the others
+  RoundSeconds* seconds;                // null: nobody asks
 };
 
 // The local steps that a client really takes: none without examples, no more than there are batches.
@@ -139,6 +141,7 @@ struct Results {
   FF_SCALARS(FF_FIELD)
 #undef FF_FIELD
   bool* refused;
+  double* seconds;  // of its threads (RoundSeconds), added to what is there; null: nobody asks
 };
 
 // What the model `params` (d,) with these running statistics gives for some examples, with dropout off: outputs (count,

@@ -87,6 +87,7 @@ void Worker::prepare(const Examples& examples, const float* params, const float*
   frame_.threads = 1;
   batches_.prepare(examples, frame_);
   loaded_ = uses_gram_ = false;
+  frame_.laps = nullptr;
   frame_.params = const_cast<float*>(params);  // forward passes only read it
   frame_.statistics = const_cast<float*>(statistics);
   frame_.by_batch = frame_.notes = false;
@@ -94,8 +95,9 @@ void Worker::prepare(const Examples& examples, const float* params, const float*
   frame_.dropout = nullptr;
 }
 
-void Worker::prepare(const Examples& examples, const Round& round, int threads) {
+void Worker::prepare(const Examples& examples, const Round& round, int threads, Laps* laps) {
   frame_.threads = threads;
+  frame_.laps = laps;
   batches_.prepare(examples, round, frame_);
   inputs_change_ = examples.augment.asked();
   rows_.prepare(round.tracks, frame_);
@@ -152,13 +154,20 @@ void Worker::forward(std::size_t layers) {
     const FirstLayer& first = program_.first_layer();
     const float* bias = first.bias < 0 ? nullptr : frame_.params + first.bias;
     gram_.forward(batches_.places(), frame_.batch, bias, slots_[std::size_t(first.output)].data, frame_.ahead);
+    lap_forward(frame_.laps, std::size_t(first.place));
   }
   for (const auto& segment : program_.segments()) {
     const std::size_t end = std::min(segment.end, layers);
     const std::size_t begin = std::max(segment.begin, first_layer());
-    for (std::size_t l = begin; l < end; ++l) program_.layers()[l]->begin_forward(frame_);
+    for (std::size_t l = begin; l < end; ++l) {
+      program_.layers()[l]->begin_forward(frame_);
+      lap_forward(frame_.laps, l);
+    }
     crew_.call(segment, frame_, [&](const Frame& f, Size e, Size count) {
-      for (std::size_t l = begin; l < end; ++l) program_.layers()[l]->forward(f, e, count);
+      for (std::size_t l = begin; l < end; ++l) {
+        program_.layers()[l]->forward(f, e, count);
+        lap_forward(f.laps, l);
+      }
     });
   }
 }
@@ -179,6 +188,7 @@ double Worker::pass(float* params, float* grads, bool fused, float lr) {
   if (!fused && program_.shares_params()) std::memset(grads, 0, std::size_t(program_.d()) * sizeof(float));
   forward(program_.layers().size());
   const double value = loss().value();
+  lap(frame_.laps, Duty::loss);
   return value + backward(fused);
 }
 
@@ -189,18 +199,25 @@ double Worker::backward(bool fused) {
   double added = 0;
   for (auto segment = segments.rbegin(); segment != segments.rend(); ++segment) {
     const std::size_t begin = std::max(segment->begin, first_layer());
-    for (std::size_t l = begin; l < segment->end; ++l)
+    for (std::size_t l = begin; l < segment->end; ++l) {
       if (program_.active()[l]) program_.layers()[l]->begin_backward(frame_);
+      lap_backward(frame_.laps, l);
+    }
     crew_.call(*segment, frame_, [&](const Frame& f, Size e, Size count) {
       for (std::size_t l = segment->end; l-- > begin;) {
         if (program_.active()[l]) program_.layers()[l]->backward(f, e, count);
         if (l == last) added = contrast();
+        lap_backward(f.laps, l);
       }
     });
     crew_.gather(*segment, frame_);
     if (fused && segment->by_example) apply_gathered(*segment);
+    if (segment->by_example) lap(frame_.laps, Duty::rule);
   }
-  if (uses_gram_) gram_bias(fused);
+  if (uses_gram_) {
+    gram_bias(fused);
+    lap_backward(frame_.laps, first_layer() - 1);
+  }
   return added;
 }
 
@@ -250,6 +267,7 @@ void Worker::apply_gathered(const Program::Segment& segment) {
 double Worker::fused_step(const Optimizer& o, float lr) {
   const double value = pass(x_.data(), grads_.data(), true, lr);
   rows_.step(frame_, may_wait_ && step_ + 1 == steps_, x_.data());
+  lap(frame_.laps, Duty::rule);
   if (uses_gram_) gram_step(o, double(lr));
   return value;
 }
@@ -317,6 +335,7 @@ void Worker::rule_step(const Optimizer& o, double lr, double loss_value, Size be
   const double grown = o.step_size == kDeltaSgd ? largest_growth(o, lr) : 0.0;
   client_step<float>({o.formula, o.cover, o.step_size, o.numbers, vectors, scalars, &o.layout, frame_.threads});
   if (o.step_size == kDeltaSgd) count_bound(o, grown);
+  lap(frame_.laps, Duty::rule);
 }
 
 // What Delta-SGD's step size may grow to in the next step; a first step that does not grow has none.
@@ -408,9 +427,12 @@ bool Worker::enter_gram_form() {
   } elsewhere(slot, inputs);
   for (Size e = 0; e < n; e += batch_, slot.data += batch_ * first.in) {
     batches_.gather(batches_.client_rows() + e, std::min(batch_, n - e), frame_);
+    lap(frame_.laps, Duty::read);
     for (int l = 0; l < first.place; ++l) program_.layers()[std::size_t(l)]->forward(frame_, 0, frame_.batch);
   }
-  return gram_.begin(start_ + first.weight, batch_);
+  const bool is_finite = gram_.begin(start_ + first.weight, batch_);
+  lap_forward(frame_.laps, std::size_t(first.place));
+  return is_finite;
 }
 
 // The first layer that is called as others are.
@@ -432,6 +454,7 @@ void Worker::gram_step(const Optimizer& o, double lr) {
   const float* slope = slots_[std::size_t(program_.first_layer().output)].grad;
   gram_.step(batches_.places(), frame_.batch, slope,
              {lr, keeps ? n.beta1 : 0.0, keeps ? n.gain1 : 1.0, n.weight_decay, n.prox, keeps});
+  lap_backward(frame_.laps, std::size_t(program_.first_layer().place));
 }
 
 // ---- one client ----------------------------------------------------------------------------------------------------
@@ -468,6 +491,7 @@ void Worker::begin(Size position) {
          statistics_.data());
   const Optimizer& optimizer = optimizer_of(position);
   reset_state(optimizer);
+  lap(frame_.laps, Duty::begin);
   uses_gram_ = takes_gram_form(optimizer) && enter_gram_form();
 }
 
@@ -556,12 +580,16 @@ void Worker::train(Size position, Size next, double weight, const Results& r, La
     batches_.gather(step_, frame_, uses_gram_);
     look_ahead(next);
     if (round_->interrupted()) throw Interrupted();
+    lap(frame_.laps, Duty::read);
     last = take_step(optimizer, step_);
     if (step_ == 0) first = last;
     total += last;
   }
   const bool moved = step_ > 0;
-  if (uses_gram_) gram_.finish(x_.data() + program_.first_layer().weight);
+  if (uses_gram_) {
+    gram_.finish(x_.data() + program_.first_layer().weight);
+    lap_backward(frame_.laps, std::size_t(program_.first_layer().place));
+  }
   if (r.own) take_own(r.own + position * round_->own_count);
   if (r.statistics) copy(program_.statistics(), statistics_.data(), r.statistics + position * program_.statistics());
   if (r.deltas) copy_delta(r.deltas + position * program_.d());
@@ -578,6 +606,7 @@ void Worker::train(Size position, Size next, double weight, const Results& r, La
   r.min_cosine[position] = min_cosine_;
   r.refused[position] = !std::isfinite(squares);
   rows_.forget();
+  lap(frame_.laps, Duty::hand_over);
 }
 
 }  // namespace fastfed

@@ -19,8 +19,9 @@ class Worker {
 
   Size batch() const { return batch_; }
 
-  // Before a round: room for what its optimizers keep; `threads` share the work of a client.
-  void prepare(const Examples& examples, const Round& round, int threads);
+  // Before a round: room for what its optimizers keep; `threads` share the work of a client. `laps`: this thread's
+  // watch, or null.
+  void prepare(const Examples& examples, const Round& round, int threads, Laps* laps);
   // Trains the client at this position and adds its delta to its lane with this weight, unless it is not finite. `next`
   // is the one that comes after it there, -1: nobody.
   void train(Size position, Size next, double weight, const Results& results, Lane& lane);

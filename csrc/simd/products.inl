@@ -436,6 +436,19 @@ void dot(const Dot& d) {
   }
 }
 
+Size spin(Size rounds, float* numbers) {
+  Vec sum[kSums];
+#pragma GCC unroll 24
+  for (int i = 0; i < kSums; ++i) sum[i] = load(numbers + i * kWidth);
+  for (Size round = 0; round < rounds; ++round) {
+#pragma GCC unroll 24
+    for (int i = 0; i < kSums; ++i) sum[i] = 0.5f * sum[i] + 1.0f;
+  }
+#pragma GCC unroll 24
+  for (int i = 0; i < kSums; ++i) store(numbers + i * kWidth, sum[i]);
+  return 2 * rounds * kSums * kWidth;
+}
+
 // From where on the library is better, measured at batches of 4 to 320. Where the processor is not of its maker's, the
 // library leaves the longest vectors alone: half of what our own tiles do, at batches of 1 to 1024 (docs/speed.md).
 Reach reach() {
@@ -456,7 +469,7 @@ Reach reach() {
 }  // namespace
 
 const Products& FF_JOIN(products_, FF_LEVEL)() {
-  static const Products table{outer, update, dot, reach()};
+  static const Products table{outer, update, dot, spin, reach()};
   return table;
 }
 
