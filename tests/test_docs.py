@@ -31,8 +31,10 @@ from fastfed.bench import (
     flower,
     gpu_report,
     host_time,
+    memory,
     optim,
     ranks,
+    rooms,
     waiting,
 )
 from fastfed.bench.kernels import cases
@@ -127,7 +129,9 @@ def test_configurations_are_accepted(page: str, tmp_path: Path) -> None:
 # ---- commands -------------------------------------------------------------------------------------------------------
 
 
-_MODULES = (checkpoints, device_costs, epochs, events, flower, gpu_report, host_time, optim, ranks, waiting)
+_MODULES = (
+    checkpoints, device_costs, epochs, events, flower, gpu_report, host_time, memory, optim, ranks, rooms, waiting,
+)  # fmt: skip
 PROGRAMS = {module.__name__: module.app for module in _MODULES}
 
 

@@ -52,6 +52,14 @@ class Contender:
         """So many rounds; the seconds of the slowest process."""
         return self._ask({"ask": "run", "rounds": rounds})
 
+    def watch(self, wake: Path) -> int:
+        """The bytes that its processes have, from when on their peaks are watched; after a round of the task `wake`."""
+        return self._bytes({"ask": "watch", "wake": str(wake)})
+
+    def peak(self) -> int:
+        """The most bytes that its processes had since, each at its own time."""
+        return self._bytes({"ask": "peak"})
+
     def model(self, into: Path) -> None:
         """Writes the model as it is now."""
         self._ask({"ask": "model", "into": str(into)}, only_first=True)
@@ -81,13 +89,19 @@ class Contender:
         )
 
     def _ask(self, asked: Mapping[str, Any], only_first: bool = False) -> float:
+        return max(float(told["seconds"]) for told in self._answers_to(asked, only_first))
+
+    def _bytes(self, asked: Mapping[str, Any]) -> int:
+        return sum(int(told["bytes"]) for told in self._answers_to(asked))
+
+    def _answers_to(self, asked: Mapping[str, Any], only_first: bool = False) -> list[dict[str, Any]]:
         count = 1 if only_first else len(self._processes)
         for process in self._processes[:count]:
             assert process.stdin is not None
             with suppress(BrokenPipeError):  # it has ended: what it answered, or said, is its reason
                 process.stdin.write(json.dumps(asked) + "\n")
                 process.stdin.flush()
-        return max(float(told["seconds"]) for told in self._told(count))
+        return self._told(count)
 
     def _told(self, count: int | None = None) -> list[dict[str, Any]]:
         """What the processes answer."""

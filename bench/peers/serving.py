@@ -12,12 +12,14 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import IO, Any, Protocol
 
 import numpy as np
+
+from . import resident
 
 
 class Trainer(Protocol):
@@ -101,10 +103,12 @@ def serve(make: Callable[[Task], Trainer], versions: Mapping[str, str]) -> None:
     """Answers the lines of standard input until it ends; `versions` are told first."""
     answers = own_output()
     try:
-        trainer = make(Task.of_command())
+        task = Task.of_command()
+        trainer = make(task)
         answer(answers, {"versions": dict(versions)})
         for line in sys.stdin:
-            answer(answers, _carried_out(trainer, json.loads(line)))
+            asked = json.loads(line)
+            answer(answers, _of_memory(make, task, asked) or _carried_out(trainer, asked))
     except Exception as error:
         traceback.print_exc()
         answer(answers, {"error": f"{type(error).__name__}: {error}".splitlines()[0]})
@@ -123,6 +127,24 @@ def _carried_out(trainer: Trainer, asked: Mapping[str, Any]) -> dict[str, Any]:
     else:
         raise ValueError(f"ask: must be begin, run or model, got {asked['ask']!r}")
     return {"seconds": time.perf_counter() - begun}
+
+
+def _of_memory(make: Callable[[Task], Trainer], task: Task, asked: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The bytes that are resident, at the peak or now; None where that is not asked. A framework that is woken trains
+    a round of another task first, so that its libraries and threads are not taken for what a round needs."""
+    if asked["ask"] == "peak":
+        return {"bytes": resident.peak()}
+    if asked["ask"] != "watch":
+        return None
+    _woken(make, replace(task, folder=Path(asked["wake"]), clients=task.threads))
+    _ = task.inputs, task.targets, task.batches  # are there before, whenever a framework looks at them
+    return {"bytes": resident.watch()}
+
+
+def _woken(make: Callable[[Task], Trainer], small: Task) -> None:
+    trainer = make(small)
+    trainer.begin(None)
+    trainer.run(1)
 
 
 def own_output() -> IO[str]:

@@ -13,8 +13,13 @@ from ...program import Instruction, Program
 
 def per_example(program: Program, inputs: Inputs) -> float:
     """Operations of a forward and a backward pass of one example; of the average one of sparse `inputs`."""
+    return sum(by_layer(program, inputs))
+
+
+def by_layer(program: Program, inputs: Inputs) -> list[float]:
+    """The same, instruction by instruction."""
     trained = _trained(program)
-    return sum(_of_instruction(step, program, inputs, step.inputs[0] in trained) for step in program.instructions)
+    return [_of_instruction(step, program, inputs, step.inputs[0] in trained) for step in program.instructions]
 
 
 def _trained(program: Program) -> set[int]:
@@ -37,6 +42,10 @@ def _of_instruction(step: Instruction, program: Program, inputs: Inputs, needs_i
         return passes * 2.0 * after[1] * out * channels * window
     if step.op == "lstm":  # four gates; the products with the hidden state always need both gradients
         return 2.0 * rows * 4 * out * (passes * channels + 3 * out)
+    if step.op == "attention":  # the scores, and the values' sum; it has no weights of its own
+        heads, queries, keys = (step.settings[name] for name in ("heads", "queries", "keys"))
+        across = step.settings["width"] + step.settings["value_width"]
+        return (3 if needs_input_gradient else 1) * 2.0 * heads * queries * keys * across
     if step.op == "sparse_linear":
         assert isinstance(inputs, Sparse)
         return 2 * 2.0 * inputs.columns.numel() / len(inputs) * out

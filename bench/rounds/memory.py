@@ -6,23 +6,18 @@ As a program (``python -m fastfed.bench.rounds.memory '{"workload": "W2", ...}'`
 
 from __future__ import annotations
 
-import ctypes
-import gc
 import json
-import re
-import resource
 import subprocess
 import sys
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 
+from ..peers.resident import peak, watch
 from .prepared import Prepared
 from .workloads import WORKLOADS
 
-_PROC = Path("/proc/self")
 GROWN, FEW, MANY = "W2", 100, 10_000  # the workload and the numbers of clients of a `Growth`
 ROUNDS = 2  # the second one would show what the first leaves behind
 
@@ -79,49 +74,15 @@ def _run(workload: str, clients: int, stored: int, threads: int, executor: str) 
     _wake(threads, executor)
     prepared = Prepared.of(WORKLOADS[workload], stored, threads, executor)
     call = prepared.our_round(clients)
-    before = _start_watching()
+    before = watch()
     for _ in range(ROUNDS):
         call()
-    return Footprint(before, _peak())
+    return Footprint(before, peak())
 
 
 def _wake(threads: int, executor: str) -> None:
     """Loads libraries and starts threads with a tiny round, so that they are not taken for the round's memory."""
     Prepared.of(WORKLOADS["W1"], 2, threads, executor).our_round(2)()
-
-
-def _start_watching() -> int:
-    """The resident set in bytes, from which on the peak is watched."""
-    _return_free_memory()
-    try:
-        (_PROC / "clear_refs").write_text("5")  # Linux: the peak starts anew
-        return _status("VmRSS")
-    except OSError:
-        return _peak()
-
-
-def _return_free_memory() -> None:
-    """Gives back what making the data has left free in the heap: a round that used that would seem to need nothing."""
-    gc.collect()
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc
-    if trim is not None:
-        trim(0)
-
-
-def _peak() -> int:
-    try:
-        return _status("VmHWM")
-    except OSError:
-        unit = 1 if sys.platform == "darwin" else 1024
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
-
-
-def _status(name: str) -> int:
-    """A line of /proc/self/status, in bytes."""
-    found = re.search(rf"^{name}:\s+(\d+) kB$", (_PROC / "status").read_text(), re.MULTILINE)
-    if found is None:
-        raise OSError(f"/proc/self/status has no line {name}")
-    return int(found[1]) * 1024
 
 
 if __name__ == "__main__":

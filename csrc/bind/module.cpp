@@ -11,6 +11,7 @@
 #include "bind/arrays.h"
 #include "bind/numbers.h"
 #include "kernels/probe.h"
+#include "simd/products.h"
 #include "simd/simd.h"
 
 using namespace fastfed;
@@ -20,6 +21,19 @@ namespace {
 py::object& thread_source() {
   static auto* source = new py::object();  // not destroyed after the interpreter
   return *source;
+}
+
+// Multiply-adds in registers on all threads: how many operations.
+std::int64_t bind_product_probe(std::int64_t rounds) {
+  const int count = threads();
+  std::int64_t operations = 0;
+  const py::gil_scoped_release release;
+#pragma omp parallel num_threads(count) reduction(+ : operations)
+  {
+    float numbers[kTileNumbers] = {};
+    operations += products().spin(rounds, numbers);
+  }
+  return operations;
 }
 
 void bind_stream_probe(const py::list& reads, const py::list& updates) {
@@ -86,6 +100,7 @@ PYBIND11_MODULE(_core, module) {
   bind_program(module);
   module.def("count_threads_by", [](py::object source) { thread_source() = std::move(source); });
   module.def("stream_probe", bind_stream_probe);
+  module.def("product_probe", bind_product_probe);
   module.def("server_formulas", server_formulas);
   module.def("directions", directions);
   module.def("step_sizes", step_sizes);

@@ -260,6 +260,7 @@ Results results_of(const py::dict& given, const Round& round, const Program& pro
   FF_SCALARS(FF_TAKE)
 #undef FF_TAKE
   r.refused = data<bool>(given["refused"], "refused", clients);
+  r.seconds = data_or_null<double>(given["seconds"], "seconds", Size(RoundSeconds::size(program.layers().size())));
   return r;
 }
 
@@ -322,6 +323,7 @@ void predict(Program& program, const py::dict& examples, const py::object& param
 void bind_program(py::module_& module) {
 #define FF_NAME(name) #name,
   module.def("scalars", [] { return std::vector<std::string>{FF_SCALARS(FF_NAME)}; });
+  module.def("duties", [] { return std::vector<std::string>{FF_DUTIES(FF_NAME)}; });
 #undef FF_NAME
   py::class_<Program>(module, "Program")
       .def(py::init(&make_program))

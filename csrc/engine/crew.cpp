@@ -46,6 +46,7 @@ Frame Crew::frame_of(const Frame& frame, Size stretch, int thread) const {
   own.begin = frame.batch * stretch / stretches_of(frame);
   own.grads = const_cast<float*>(gathered_.data()) + stretch * whole_lines(end_ - begin_) - begin_;
   if (thread == 0) return own;
+  own.laps = nullptr;  // the time of a client is that of its first thread
   const Place& place = places_[std::size_t(thread - 1)];
   own.slots = place.slots.data();
   own.workspace = place.workspace;

@@ -12,12 +12,12 @@
 namespace fastfed {
 namespace {
 
-// sum = weight * (x - start), added to what is there if Add; x = start. Returns the sum of (x - start)^2, in fixed
-// lanes.
+// sum = weight * (x - start), added to what is there if Add; x = start. The squares of x - start go to fixed lanes.
 template <bool Add>
-FF_CLONES double take_delta(Size n, float weight, float* __restrict x, const float* __restrict start,
-                            float* __restrict sum) {
-  double lanes[kSquareLanes] = {};
+FF_CLONES void take_delta(Size n, float weight, float* __restrict x, const float* __restrict start,
+                          float* __restrict sum, double (&squares)[kSquareLanes]) {
+  double lanes[kSquareLanes];
+  for (int l = 0; l < kSquareLanes; ++l) lanes[l] = squares[l];
   Size i = 0;
   for (; i + kSquareLanes <= n; i += kSquareLanes) {
 #pragma GCC unroll 16
@@ -34,7 +34,7 @@ FF_CLONES double take_delta(Size n, float weight, float* __restrict x, const flo
     x[i + l] = start[i + l];
     lanes[l] += double(delta) * double(delta);
   }
-  return folded(lanes);
+  for (int l = 0; l < kSquareLanes; ++l) squares[l] = lanes[l];
 }
 
 // Likewise for a row of the table that ends at from + alpha * gradient, or at `from` where there is no gradient.
@@ -107,22 +107,40 @@ bool DeltaSum::first_touch(std::int32_t row) {
   return true;
 }
 
-double DeltaSum::add(float weight, float* x, const float* start, const RowMoves& moves, int threads) {
+double DeltaSum::add(float weight, float* x, const float* start, const RowMoves& moves, int threads,
+                     const DeltaSums& others) {
   constexpr Size kPiece = Size(1) << 20;  // what a thread takes at a time of a large model
+  std::vector<const float*> sums;
+  for (const auto& other : others)
+    if (!other->fresh_) sums.push_back(other->sum_.data());
   double squares = 0;
   for_dense([&](Size begin, Size n) {
-    const auto take = fresh_ ? take_delta<false> : take_delta<true>;
     std::vector<double> of_pieces(std::size_t((n + kPiece - 1) / kPiece));
     for_tasks(Size(of_pieces.size()), threads, [&](Size piece, int) {
       const Size at = begin + piece * kPiece;
-      of_pieces[std::size_t(piece)] =
-          take(std::min(kPiece, begin + n - at), weight, x + at, start + at, sum_.data() + at);
+      of_pieces[std::size_t(piece)] = add_piece(at, std::min(kPiece, begin + n - at), weight, x, start, sums);
     });
     for (double part : of_pieces) squares += part;
   });
   if (tracks_) squares = add_rows_of(weight, x, start, moves, squares);
   fresh_ = false;
   return squares;
+}
+
+// A few kilobytes of the delta at a time, and the other sums on top while these are near.
+double DeltaSum::add_piece(Size begin, Size n, float weight, float* x, const float* start,
+                           const std::vector<const float*>& others) {
+  constexpr Size kNear = 2048;
+  static_assert(kNear % kSquareLanes == 0, "an element keeps its lane");
+  const auto take = fresh_ ? take_delta<false> : take_delta<true>;
+  const Size most = others.empty() ? n : kNear;
+  double lanes[kSquareLanes] = {};
+  for (Size at = begin; at < begin + n; at += most) {
+    const Size count = std::min(most, begin + n - at);
+    take(count, weight, x + at, start + at, sum_.data() + at, lanes);
+    for (const float* other : others) add_to(count, other + at, sum_.data() + at);
+  }
+  return folded(lanes);
 }
 
 // Returns `squares` with those of the rows, added one by one as Worker::delta_squares does.
@@ -175,8 +193,7 @@ const float* DeltaSum::at(Size begin) const {
   return held ? sum_.data() + begin : nullptr;
 }
 
-LaneTree::LaneTree(LaneRange here, Size roots, Size d, SparseWeight table, bool tracks,
-                   std::vector<std::unique_ptr<DeltaSum>> spare)
+LaneTree::LaneTree(LaneRange here, Size roots, Size d, SparseWeight table, bool tracks, DeltaSums spare)
     : here_(here), roots_(here.is_part() ? 1 : roots), d_(d), table_(table), tracks_(tracks), idle_(std::move(spare)) {}
 
 std::unique_ptr<DeltaSum> LaneTree::take() {
@@ -190,6 +207,11 @@ std::unique_ptr<DeltaSum> LaneTree::take() {
     }
   }
   return std::make_unique<DeltaSum>(d_, table_, tracks_);
+}
+
+void LaneTree::give_back(DeltaSums sums) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  for (auto& sum : sums) idle_.push_back(std::move(sum));
 }
 
 // The sum that waits at this node, if it is there.
@@ -207,22 +229,38 @@ bool LaneTree::is_here(Node node) const {
   return first >= here_.begin && std::min(end, here_.lanes) <= here_.end;
 }
 
-// Climbs the tree: a node's sum is that of its two children, added by whoever comes last (a + b is b + a to the bit). A
-// node without a right child is its left child.
-void LaneTree::finish(Size lane, std::unique_ptr<DeltaSum> sum) {
-  Size number = lane, count = here_.lanes;
-  int level = 0;
-  for (; count > roots_; ++level, count = (count + 1) / 2, number /= 2) {
-    const bool is_left = number % 2 == 0;
-    if (is_left && number + 1 == count) continue;
-    const Node other{level, is_left ? number + 1 : number - 1};
-    if (!is_here(other)) break;
+// Up to the next node that has a partner; false if its sum is folded with nobody here. A node without a right child is
+// its left child.
+bool LaneTree::climb(Climb& at, Node& partner) const {
+  for (; at.count > roots_; at.rise()) {
+    const bool is_left = at.number % 2 == 0;
+    if (is_left && at.number + 1 == at.count) continue;
+    partner = {at.level, is_left ? at.number + 1 : at.number - 1};
+    return is_here(partner);
+  }
+  return false;
+}
+
+DeltaSums LaneTree::take_partners(Climb& at) {
+  DeltaSums partners;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  for (Node node; climb(at, node); at.rise()) {
+    auto partner = partner_of(node);
+    if (!partner) break;
+    partners.push_back(std::move(partner));
+  }
+  return partners;
+}
+
+// A node's sum is that of its two children, added by whoever comes last (a + b is b + a to the bit).
+void LaneTree::finish(Climb at, std::unique_ptr<DeltaSum> sum) {
+  for (Node node; climb(at, node); at.rise()) {
     std::unique_ptr<DeltaSum> partner;
     {
       const std::lock_guard<std::mutex> lock(mutex_);
-      partner = partner_of(other);
+      partner = partner_of(node);
       if (!partner) {
-        waiting_[{level, number}] = std::move(sum);
+        waiting_[{at.level, at.number}] = std::move(sum);
         return;
       }
     }
@@ -231,7 +269,25 @@ void LaneTree::finish(Size lane, std::unique_ptr<DeltaSum> sum) {
     idle_.push_back(std::move(partner));
   }
   const std::lock_guard<std::mutex> lock(mutex_);
-  finished_[number << level] = std::move(sum);
+  finished_[at.number << at.level] = std::move(sum);
+}
+
+double Lane::add(float weight, float* x, const float* start, const RowMoves& moves, int threads, bool is_last) {
+  DeltaSums partners;
+  if (is_last && !tree_.tracks()) partners = tree_.take_partners(at_);
+  if (!sum_ && !partners.empty()) {  // a + b is b + a to the bit
+    sum_ = std::move(partners.front());
+    partners.erase(partners.begin());
+  }
+  if (!sum_) sum_ = tree_.take();
+  const double squares = sum_->add(weight, x, start, moves, threads, partners);
+  tree_.give_back(std::move(partners));
+  return squares;
+}
+
+void Lane::finish() {
+  if (!sum_) sum_ = tree_.take();
+  tree_.finish(at_, std::move(sum_));
 }
 
 void LaneTree::write(const std::vector<SparseWeight>& tables, float* out, int threads) const {
@@ -273,7 +329,7 @@ void LaneTree::write(const std::vector<SparseWeight>& tables, const Sums& sums, 
     });
 }
 
-std::vector<std::unique_ptr<DeltaSum>> LaneTree::spare() {
+DeltaSums LaneTree::spare() {
   for (auto& [number, sum] : finished_) idle_.push_back(std::move(sum));
   finished_.clear();
   return std::move(idle_);

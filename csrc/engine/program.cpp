@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cmath>
 #include <numeric>
+#include <optional>
 #include <stdexcept>
 
 #include "engine/lanes.h"
@@ -238,15 +239,15 @@ void Program::give_back(std::unique_ptr<Worker> worker) {
   idle_.push_back(std::move(worker));
 }
 
-std::vector<std::unique_ptr<DeltaSum>> Program::take_sums(bool tracks) {
+DeltaSums Program::take_sums(bool tracks) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  std::vector<std::unique_ptr<DeltaSum>> sums = std::move(idle_sums_);
+  DeltaSums sums = std::move(idle_sums_);
   idle_sums_.clear();
   if (!sums.empty() && sums.front()->tracks() != tracks) sums.clear();
   return sums;
 }
 
-void Program::give_back(std::vector<std::unique_ptr<DeltaSum>> sums) {
+void Program::give_back(DeltaSums sums) {
   const std::lock_guard<std::mutex> lock(mutex_);
   idle_sums_ = std::move(sums);  // of rounds at the same time, the last one's
 }
@@ -278,6 +279,14 @@ std::vector<Size> longest_first(const Round& round) {
   };
   std::stable_sort(order.begin(), order.end(), [&](Size a, Size b) { return cost(a) > cost(b); });
   return order;
+}
+
+// The lane of a turn, of lanes [begin, end). Threads that begin together have no neighbours, whose sums would both be
+// made before they can be folded: a few lanes with even numbers come first, then those between them.
+Size lane_of_turn(Size turn, Size workers, Size begin, Size end) {
+  const Size first = turn - (turn - begin) % (2 * workers), evens = (std::min(end - first, 2 * workers) + 1) / 2;
+  const Size place = turn - first;
+  return first + (place < evens ? 2 * place : 2 * (place - evens) + 1);
 }
 
 bool is_moderate(Size d, const float* x, int threads) {
@@ -339,6 +348,8 @@ Size Program::deal(const Round& round, bool corrected, Size* order) const {
 }
 
 void Program::train(const Examples& examples, Round round, const Results& results) {
+  std::optional<RoundSeconds> seconds;
+  if (results.seconds) round.seconds = &seconds.emplace(layers_.size(), results.seconds);
   round.tracks = tracks(round, round.corrections != nullptr);
   round.start_is_moderate.clear();
   for (Size m = 0; m < round.models; ++m)
@@ -387,27 +398,36 @@ void Program::train_in_engine_order(const Examples& examples, Round& round, cons
   // Large models of few clients: client after client, each by all threads. Some of its work is one thread's, so that
   // half as many clients as threads go as fast side by side.
   const bool shares = is_large_ && 2 * (end - round.first_lane) <= round.threads;
+  const int workers = shares ? 1 : int(std::min<Size>(round.threads, end - round.first_lane));
+  if (round.seconds) round.seconds->lap(Duty::deal, workers);
   const auto work = [&](Worker& worker) {
-    worker.prepare(examples, round, shares ? round.threads : 1);
-    for (Size lane; (lane = next++) < end && !failure.happened();) {
-      auto sum = tree.take();
-      for (Size i = lane; i < round.clients; i += lanes) {
+    std::optional<Laps> watch;
+    if (round.seconds) watch.emplace(*round.seconds);
+    Laps* laps = watch ? &*watch : nullptr;
+    worker.prepare(examples, round, shares ? round.threads : 1, laps);
+    lap(laps, Duty::prepare);
+    for (Size turn; (turn = next++) < end && !failure.happened();) {
+      const Size number = lane_of_turn(turn, workers, round.first_lane, end);
+      Lane lane(tree, number);
+      for (Size i = number; i < round.clients; i += lanes) {
         const Size position = order[std::size_t(i)], after = i + lanes;
         const Size following = after < round.clients ? order[std::size_t(after)] : -1;
-        worker.train(position, following, round.weights[position], results, *sum);
+        worker.train(position, following, round.weights[position], results, lane);
       }
-      tree.finish(lane, std::move(sum));
+      lane.finish();
+      lap(laps, Duty::fold);
     }
   };
-  const int workers = shares ? 1 : int(std::min<Size>(round.threads, end - round.first_lane));
   with_workers(workers, round.batch_size, work, [&](std::exception_ptr error, const Worker* worker) {
     failure.note(std::move(error), worker ? where(round, *worker) : "");
   });
   failure.raise();
+  if (round.seconds) round.seconds->wait(workers);
   if (end - round.first_lane < lanes && tree.roots() != results.roots)
     throw std::invalid_argument("delta: these lanes have " + std::to_string(tree.roots()) + " roots");
   tree.write(tables_, results.delta, round.threads);
   give_back(tree.spare());
+  if (round.seconds) round.seconds->lap(Duty::write, workers);
 }
 
 // ---- prediction ----------------------------------------------------------------------------------------------------

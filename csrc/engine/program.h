@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "engine/gram.h"
+#include "engine/laps.h"
 #include "engine/layers/layer.h"
 #include "engine/layers/losses.h"
 #include "kernels/aligned.h"
@@ -105,6 +106,7 @@ struct Round {
   // What the program adds.
   std::vector<bool> start_is_moderate;  // by model: no difference of two of its numbers can be infinite
   bool tracks;                          // clients move few rows of the program's table, and nobody touches the others
+  RoundSeconds* seconds;                // null: nobody asks
 };
 
 // The local steps that a client really takes: none without examples, no more than there are batches.
@@ -139,6 +141,7 @@ struct Results {
   FF_SCALARS(FF_FIELD)
 #undef FF_FIELD
   bool* refused;
+  double* seconds;  // of its threads (RoundSeconds), added to what is there; null: nobody asks
 };
 
 // What the model `params` (d,) with these running statistics gives for some examples, with dropout off: outputs (count,
@@ -157,6 +160,7 @@ struct Interrupted : std::exception {};
 // ---- program -------------------------------------------------------------------------------------------------------
 
 class DeltaSum;
+using DeltaSums = std::vector<std::unique_ptr<DeltaSum>>;
 class Worker;
 
 // The weight of a sparse layer in the packed vector: a row (channels,) for every column of the input.
@@ -225,8 +229,8 @@ class Program {
   void predict_in_engine_order(const Examples& examples, const Prediction& wanted);
   using Failed = std::function<void(std::exception_ptr, const Worker*)>;
   void with_workers(int threads, Size batch, const std::function<void(Worker&)>& work, const Failed& failed);
-  std::vector<std::unique_ptr<DeltaSum>> take_sums(bool tracks);
-  void give_back(std::vector<std::unique_ptr<DeltaSum>> sums);
+  DeltaSums take_sums(bool tracks);
+  void give_back(DeltaSums sums);
   AlignedArray<float> take_start(Size models);
   void give_back(AlignedArray<float> start, Size models);
 
@@ -252,7 +256,7 @@ class Program {
   std::mutex mutex_;
   // Kept from round to round: fresh memory costs a fault per page.
   std::vector<std::unique_ptr<Worker>> idle_;
-  std::vector<std::unique_ptr<DeltaSum>> idle_sums_;
+  DeltaSums idle_sums_;
   AlignedArray<float> idle_start_;
   Size idle_start_models_ = 0;
 };

@@ -87,6 +87,7 @@ void Worker::prepare(const Examples& examples, const float* params, const float*
   frame_.threads = 1;
   batches_.prepare(examples, frame_);
   loaded_ = uses_gram_ = false;
+  frame_.laps = nullptr;
   frame_.params = const_cast<float*>(params);  // forward passes only read it
   frame_.statistics = const_cast<float*>(statistics);
   frame_.by_batch = frame_.notes = false;
@@ -94,8 +95,9 @@ void Worker::prepare(const Examples& examples, const float* params, const float*
   frame_.dropout = nullptr;
 }
 
-void Worker::prepare(const Examples& examples, const Round& round, int threads) {
+void Worker::prepare(const Examples& examples, const Round& round, int threads, Laps* laps) {
   frame_.threads = threads;
+  frame_.laps = laps;
   batches_.prepare(examples, round, frame_);
   inputs_change_ = examples.augment.asked();
   rows_.prepare(round.tracks, frame_);
@@ -152,13 +154,20 @@ void Worker::forward(std::size_t layers) {
     const FirstLayer& first = program_.first_layer();
     const float* bias = first.bias < 0 ? nullptr : frame_.params + first.bias;
     gram_.forward(batches_.places(), frame_.batch, bias, slots_[std::size_t(first.output)].data, frame_.ahead);
+    lap_forward(frame_.laps, std::size_t(first.place));
   }
   for (const auto& segment : program_.segments()) {
     const std::size_t end = std::min(segment.end, layers);
     const std::size_t begin = std::max(segment.begin, first_layer());
-    for (std::size_t l = begin; l < end; ++l) program_.layers()[l]->begin_forward(frame_);
+    for (std::size_t l = begin; l < end; ++l) {
+      program_.layers()[l]->begin_forward(frame_);
+      lap_forward(frame_.laps, l);
+    }
     crew_.call(segment, frame_, [&](const Frame& f, Size e, Size count) {
-      for (std::size_t l = begin; l < end; ++l) program_.layers()[l]->forward(f, e, count);
+      for (std::size_t l = begin; l < end; ++l) {
+        program_.layers()[l]->forward(f, e, count);
+        lap_forward(f.laps, l);
+      }
     });
   }
 }
@@ -179,6 +188,7 @@ double Worker::pass(float* params, float* grads, bool fused, float lr) {
   if (!fused && program_.shares_params()) std::memset(grads, 0, std::size_t(program_.d()) * sizeof(float));
   forward(program_.layers().size());
   const double value = loss().value();
+  lap(frame_.laps, Duty::loss);
   return value + backward(fused);
 }
 
@@ -189,18 +199,25 @@ double Worker::backward(bool fused) {
   double added = 0;
   for (auto segment = segments.rbegin(); segment != segments.rend(); ++segment) {
     const std::size_t begin = std::max(segment->begin, first_layer());
-    for (std::size_t l = begin; l < segment->end; ++l)
+    for (std::size_t l = begin; l < segment->end; ++l) {
       if (program_.active()[l]) program_.layers()[l]->begin_backward(frame_);
+      lap_backward(frame_.laps, l);
+    }
     crew_.call(*segment, frame_, [&](const Frame& f, Size e, Size count) {
       for (std::size_t l = segment->end; l-- > begin;) {
         if (program_.active()[l]) program_.layers()[l]->backward(f, e, count);
         if (l == last) added = contrast();
+        lap_backward(f.laps, l);
       }
     });
     crew_.gather(*segment, frame_);
     if (fused && segment->by_example) apply_gathered(*segment);
+    if (segment->by_example) lap(frame_.laps, Duty::rule);
   }
-  if (uses_gram_) gram_bias(fused);
+  if (uses_gram_) {
+    gram_bias(fused);
+    lap_backward(frame_.laps, first_layer() - 1);
+  }
   return added;
 }
 
@@ -250,6 +267,7 @@ void Worker::apply_gathered(const Program::Segment& segment) {
 double Worker::fused_step(const Optimizer& o, float lr) {
   const double value = pass(x_.data(), grads_.data(), true, lr);
   rows_.step(frame_, may_wait_ && step_ + 1 == steps_, x_.data());
+  lap(frame_.laps, Duty::rule);
   if (uses_gram_) gram_step(o, double(lr));
   return value;
 }
@@ -317,6 +335,7 @@ void Worker::rule_step(const Optimizer& o, double lr, double loss_value, Size be
   const double grown = o.step_size == kDeltaSgd ? largest_growth(o, lr) : 0.0;
   client_step<float>({o.formula, o.cover, o.step_size, o.numbers, vectors, scalars, &o.layout, frame_.threads});
   if (o.step_size == kDeltaSgd) count_bound(o, grown);
+  lap(frame_.laps, Duty::rule);
 }
 
 // What Delta-SGD's step size may grow to in the next step; a first step that does not grow has none.
@@ -373,67 +392,6 @@ double Worker::take_step(const Optimizer& o, Size step) {
   return value;
 }
 
-// ---- the first layer in Gram form ----------------------------------------------------------------------------------
-
-// Whether every step of this optimizer is linear in the gradients so far, and nothing but the rule looks at them.
-bool Worker::is_linear(const Optimizer& o) const {
-  const bool is_linear_rule = o.formula == kDirectionSgd || o.formula == kDirectionMomentum;
-  return is_linear_rule && o.step_size == kGiven && o.numbers.clip == 0 && !round_->corrections &&
-         !round_->measure_cosine && round_->contrast.mu == 0;
-}
-
-bool Worker::takes_gram_form(const Optimizer& o) const {
-  const FirstLayer& first = program_.first_layer();
-  if (round_->gram == GramUse::kNever || !first.exists() || inputs_change_ || steps_ == 0 || !is_linear(o))
-    return false;
-  const Size n = batches_.client_examples();
-  const Size per_epoch = (n + round_->batch_size - 1) / round_->batch_size, rest = steps_ % per_epoch;
-  const Size stepped = steps_ / per_epoch * n + std::min(rest * round_->batch_size, n);
-  const Size seen = round_->seen ? std::min(round_->seen[position_], steps_ * round_->batch_size) : stepped;
-  return round_->gram == GramUse::kAlways || GramForm::pays(first, n, seen);
-}
-
-// All of the client's examples become the layer's inputs at once. False where their products are beyond floats: what is
-// never drawn must not spoil what is.
-bool Worker::enter_gram_form() {
-  const FirstLayer& first = program_.first_layer();
-  const Size n = batches_.client_examples();
-  float* inputs = gram_.take_inputs(n);
-  Slot& slot = slots_[std::size_t(first.input)];
-  const struct Elsewhere {  // the examples go there, and nothing else
-    Elsewhere(Slot& given, float* there) : slot(given), usual(std::exchange(given.data, there)) {}
-    ~Elsewhere() { slot.data = usual; }
-    Slot& slot;
-    float* usual;
-  } elsewhere(slot, inputs);
-  for (Size e = 0; e < n; e += batch_, slot.data += batch_ * first.in) {
-    batches_.gather(batches_.client_rows() + e, std::min(batch_, n - e), frame_);
-    for (int l = 0; l < first.place; ++l) program_.layers()[std::size_t(l)]->forward(frame_, 0, frame_.batch);
-  }
-  return gram_.begin(start_ + first.weight, batch_);
-}
-
-// The first layer that is called as others are.
-std::size_t Worker::first_layer() const { return uses_gram_ ? std::size_t(program_.first_layer().place) + 1 : 0; }
-
-void Worker::gram_bias(bool fused) {
-  const FirstLayer& first = program_.first_layer();
-  if (first.bias < 0) return;
-  sum_rows(frame_.batch, first.out, slots_[std::size_t(first.output)].grad, frame_.workspace);
-  if (fused)
-    add_scaled(first.out, -frame_.lr, frame_.workspace, frame_.params + first.bias);
-  else
-    copy(first.out, frame_.workspace, frame_.grads + first.bias);
-}
-
-void Worker::gram_step(const Optimizer& o, double lr) {
-  const ClientNumbers& n = o.numbers;
-  const bool keeps = o.formula == kDirectionMomentum;
-  const float* slope = slots_[std::size_t(program_.first_layer().output)].grad;
-  gram_.step(batches_.places(), frame_.batch, slope,
-             {lr, keeps ? n.beta1 : 0.0, keeps ? n.gain1 : 1.0, n.weight_decay, n.prox, keeps});
-}
-
 // ---- one client ----------------------------------------------------------------------------------------------------
 
 void Worker::reset_state(const Optimizer& o) {
@@ -468,6 +426,7 @@ void Worker::begin(Size position) {
          statistics_.data());
   const Optimizer& optimizer = optimizer_of(position);
   reset_state(optimizer);
+  lap(frame_.laps, Duty::begin);
   uses_gram_ = takes_gram_form(optimizer) && enter_gram_form();
 }
 
@@ -517,11 +476,11 @@ bool Worker::is_moderate() const {
   return moderate;
 }
 
-// Adds the client's delta to the sum, unless it is not finite, and brings x back to start; the delta's squares.
-double Worker::hand_over(double weight, DeltaSum& sum) {
+// Adds the client's delta to its lane, unless it is not finite, and brings x back to start; the delta's squares.
+double Worker::hand_over(double weight, Lane& lane, bool is_last) {
   const double scale = round_->divide_by_steps ? 1.0 / double(step_) : 1.0;
   const auto add = [&](double factor) {
-    return sum.add(float(factor), x_.data(), start_, rows_.moves(frame_), frame_.threads);
+    return lane.add(float(factor), x_.data(), start_, rows_.moves(frame_), frame_.threads, is_last);
   };
   if (round_->clip == 0 && is_moderate()) return add(weight * scale);  // the usual case, in one pass
   if (rows_.pending()) rows_.apply(frame_, x_.data());
@@ -547,7 +506,7 @@ void Worker::look_ahead(Size next) {
   }
 }
 
-void Worker::train(Size position, Size next, double weight, const Results& r, DeltaSum& sum) {
+void Worker::train(Size position, Size next, double weight, const Results& r, Lane& lane) {
   begin(position);
   may_wait_ = !r.deltas && round_->clip == 0;
   const Optimizer& optimizer = optimizer_of(position);
@@ -556,16 +515,20 @@ void Worker::train(Size position, Size next, double weight, const Results& r, De
     batches_.gather(step_, frame_, uses_gram_);
     look_ahead(next);
     if (round_->interrupted()) throw Interrupted();
+    lap(frame_.laps, Duty::read);
     last = take_step(optimizer, step_);
     if (step_ == 0) first = last;
     total += last;
   }
   const bool moved = step_ > 0;
-  if (uses_gram_) gram_.finish(x_.data() + program_.first_layer().weight);
+  if (uses_gram_) {
+    gram_.finish(x_.data() + program_.first_layer().weight);
+    lap_backward(frame_.laps, std::size_t(program_.first_layer().place));
+  }
   if (r.own) take_own(r.own + position * round_->own_count);
   if (r.statistics) copy(program_.statistics(), statistics_.data(), r.statistics + position * program_.statistics());
   if (r.deltas) copy_delta(r.deltas + position * program_.d());
-  const double squares = moved ? hand_over(weight, sum) : 0.0;
+  const double squares = moved ? hand_over(weight, lane, next < 0) : 0.0;
   r.examples[position] = double(batches_.client_examples());
   r.steps[position] = double(step_);
   r.first_loss[position] = first;
@@ -578,6 +541,7 @@ void Worker::train(Size position, Size next, double weight, const Results& r, De
   r.min_cosine[position] = min_cosine_;
   r.refused[position] = !std::isfinite(squares);
   rows_.forget();
+  lap(frame_.laps, Duty::hand_over);
 }
 
 }  // namespace fastfed

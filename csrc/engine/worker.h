@@ -19,11 +19,12 @@ class Worker {
 
   Size batch() const { return batch_; }
 
-  // Before a round: room for what its optimizers keep; `threads` share the work of a client.
-  void prepare(const Examples& examples, const Round& round, int threads);
-  // Trains the client at this position and adds its delta to `sum` with this weight, unless it is not finite. `next` is
-  // the one that comes after it, -1: nobody.
-  void train(Size position, Size next, double weight, const Results& results, DeltaSum& sum);
+  // Before a round: room for what its optimizers keep; `threads` share the work of a client. `laps`: this thread's
+  // watch, or null.
+  void prepare(const Examples& examples, const Round& round, int threads, Laps* laps);
+  // Trains the client at this position and adds its delta to its lane with this weight, unless it is not finite. `next`
+  // is the one that comes after it there, -1: nobody.
+  void train(Size position, Size next, double weight, const Results& results, Lane& lane);
 
   // Before predictions with the model `params` (d,) and its running statistics (s,).
   void prepare(const Examples& examples, const float* params, const float* statistics);
@@ -69,7 +70,7 @@ class Worker {
   void look_ahead(Size next);
   void reset_state(const Optimizer& optimizer);
   double delta_squares() const;
-  double hand_over(double weight, DeltaSum& sum);
+  double hand_over(double weight, Lane& lane, bool is_last);
   bool is_moderate() const;
   void copy_delta(float* to) const;
   void take_own(float* moves);

@@ -66,10 +66,16 @@ struct Reach {
   bool updates = true;            // updates
 };
 
+// Room for the sums of a tile at any level.
+constexpr std::int64_t kTileNumbers = 24 * 16;
+
 struct Products {
   void (*outer)(const Outer&);
   void (*update)(const Update&);
   void (*dot)(const Dot&);
+  // As many multiply-adds as fit, `rounds` times, on `numbers` (kTileNumbers,) and nothing else; how many operations.
+  // No product can be quicker: benchmarks measure this.
+  std::int64_t (*spin)(std::int64_t rounds, float* numbers);
   Reach reach;
 };
 

@@ -28,10 +28,22 @@ constexpr Size kStripe = kColumns * kWidth;
 // Numbers of an operand that are read again and again, and should stay in a core's second cache.
 constexpr Size kPanel = 65536;
 
+// Numbers from which on an operand that is read once comes from farther away than that.
+constexpr Size kFar = 4 * kPanel;
+
 // ---- outer products ------------------------------------------------------------------------------------------------
+
+// What a tile fetches of the stripe of a large b behind its own, one vector of a row for each of its steps; null:
+// nothing. The tiles of a stripe go through the vectors in turn, and have all of them when there are as many tiles.
+template <int C> const float* outer_next(const Outer& o, Size group, Size i, Size j, int rows) {
+  const Size vector = i / rows, next = j + (C + vector) * kWidth;
+  const bool is_far = group == 0 && o.segments == 1 && o.cols * o.steps > kFar;
+  return is_far && vector < kColumns && next < o.cols ? o.b + next : nullptr;
+}
 
 // R rows of G groups by C vectors of columns; the last vector holds `last` columns, kWidth if Whole.
 template <int G, int R, int C, bool Whole> void outer_tile(const Outer& o, Size group, Size i, Size j, int last) {
+  const float* next = outer_next<C>(o, group, i, j, rows_of(C));
   const float* a = o.a + group * o.a_group + i * o.a_row;
   const float* b = o.b + j;
   Vec sum[G][R][C];
@@ -46,6 +58,7 @@ template <int G, int R, int C, bool Whole> void outer_tile(const Outer& o, Size 
     const float* bs = b + s * o.b_segment;
     for (Size p = 0; p < o.steps; ++p, as += o.a_step, bs += o.b_step) {
       Vec row[C];
+      if (next) __builtin_prefetch(next + p * o.b_step);
 #pragma GCC unroll 4
       for (int v = 0; v < C; ++v)
         row[v] = Whole || v < C - 1 ? load(bs + v * kWidth) : load_part(bs + v * kWidth, last);
@@ -311,11 +324,12 @@ constexpr int kDotRows = 2;
 constexpr Size kDotDepth = 1024;
 // Numbers of `a` in one panel: where all of b stays in the second cache, what nearly fits the first; where b comes from
 // farther away, it should not come often.
-constexpr Size kDotPanel = 16384, kDotFarPanel = kPanel, kDotFar = 4 * kPanel;
+constexpr Size kDotPanel = 16384, kDotFarPanel = kPanel;
 static_assert(kDotPanel / kDotDepth >= kDotRows);
 
-// R rows by C columns.
-template <int R, int C> void dot_tile(const Dot& d, Size i, Size j) {
+// R rows by C columns. If Fetches, as much of what is at `next` comes into the cache in the meantime as a row of b is
+// long.
+template <int R, int C, bool Fetches> void dot_tile(const Dot& d, Size i, Size j, [[maybe_unused]] const float* next) {
   const float* a = d.a + i * d.a_row;
   const float* b = d.b + j * d.b_row;
   Vec sum[R][kDotColumns];
@@ -326,6 +340,7 @@ template <int R, int C> void dot_tile(const Dot& d, Size i, Size j) {
   Size k = 0;
   for (; k + kWidth <= d.depth; k += kWidth) {
     Vec left[R];
+    if constexpr (Fetches) __builtin_prefetch(next + k);
 #pragma GCC unroll 6
     for (int r = 0; r < R; ++r) left[r] = load(a + r * d.a_row + k);
 #pragma GCC unroll 4
@@ -359,16 +374,21 @@ template <int R, int C> void dot_tile(const Dot& d, Size i, Size j) {
   }
 }
 
-template <int R, int C> void dot_tile_of(const Dot& d, Size i, Size end, Size j) {
-  if constexpr (R > 0) end - i == R ? dot_tile<R, C>(d, i, j) : dot_tile_of<R - 1, C>(d, i, end, j);
+template <int R, int C> void dot_tile_of(const Dot& d, Size i, Size end, Size j, const float* next) {
+  if constexpr (R > 0) {
+    if (end - i != R) return dot_tile_of<R - 1, C>(d, i, end, j, next);
+    next ? dot_tile<R, C, true>(d, i, j, next) : dot_tile<R, C, false>(d, i, j, next);
+  }
 }
 
-// All rows of C columns, dealt evenly to as few tiles as can be.
+// All rows of C columns, dealt evenly to as few tiles as can be. A large b comes from far away: while the tiles of one
+// stripe are worked on, each fetches a row of the next.
 template <int C> void dot_stripe(const Dot& d, Size j) {
-  const Size tiles = (d.rows + kDotRows - 1) / kDotRows;
+  const Size tiles = (d.rows + kDotRows - 1) / kDotRows, fetched = d.cols * d.depth > kFar ? d.cols - j - C : 0;
   for (Size t = 0; t < tiles; ++t) {
     if (d.ahead) d.ahead->fetch();
-    dot_tile_of<kDotRows, C>(d, d.rows * t / tiles, d.rows * (t + 1) / tiles, j);
+    const float* next = t < std::min(fetched, Size(C)) ? d.b + (j + C + t) * d.b_row : nullptr;
+    dot_tile_of<kDotRows, C>(d, d.rows * t / tiles, d.rows * (t + 1) / tiles, j, next);
   }
 }
 
@@ -384,7 +404,7 @@ void dot_panel(const Dot& d) {
 
 // As many rows in one go as stay in the cache while all of b passes by.
 void dot_part(const Dot& d) {
-  const bool is_far = d.cols * d.depth > kDotFar;
+  const bool is_far = d.cols * d.depth > kFar;
   const Size most = (is_far ? kDotFarPanel : kDotPanel) / std::max(d.depth, Size(1));
   const Size panels = (d.rows + most - 1) / most;
   for (Size p = 0; p < panels; ++p) {
@@ -416,6 +436,19 @@ void dot(const Dot& d) {
   }
 }
 
+Size spin(Size rounds, float* numbers) {
+  Vec sum[kSums];
+#pragma GCC unroll 24
+  for (int i = 0; i < kSums; ++i) sum[i] = load(numbers + i * kWidth);
+  for (Size round = 0; round < rounds; ++round) {
+#pragma GCC unroll 24
+    for (int i = 0; i < kSums; ++i) sum[i] = 0.5f * sum[i] + 1.0f;
+  }
+#pragma GCC unroll 24
+  for (int i = 0; i < kSums; ++i) store(numbers + i * kWidth, sum[i]);
+  return 2 * rounds * kSums * kWidth;
+}
+
 // From where on the library is better, measured at batches of 4 to 320. Where the processor is not of its maker's, the
 // library leaves the longest vectors alone: half of what our own tiles do, at batches of 1 to 1024 (docs/speed.md).
 Reach reach() {
@@ -436,7 +469,7 @@ Reach reach() {
 }  // namespace
 
 const Products& FF_JOIN(products_, FF_LEVEL)() {
-  static const Products table{outer, update, dot, reach()};
+  static const Products table{outer, update, dot, spin, reach()};
   return table;
 }
 

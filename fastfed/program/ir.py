@@ -210,18 +210,23 @@ def describe(program: Program) -> str:
     rows = [("name", "op", "shapes", "parameters")]
     for step in program.instructions:
         settings = ", ".join(_settings(step.settings))
-        before = " + ".join(_sizes(program.values[number]) for number in step.inputs)
         rows.append(
             (
                 step.name,
                 f"{step.op}({settings})" if settings else step.op,
-                f"{before} -> {_sizes(program.values[step.output])}",
+                shapes_of(program, step),
                 " ".join(_parameter(program, place) for place in step.params if place != ABSENT),
             )
         )
     widths = [max(len(row[column]) for row in rows) for column in range(4)]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     return "\n".join([*lines, f"loss  {program.loss} of {_sizes(program.values[program.output])}"])
+
+
+def shapes_of(program: Program, step: Instruction) -> str:
+    """Of what an instruction reads and makes, in words."""
+    before = " + ".join(_sizes(program.values[number]) for number in step.inputs)
+    return f"{before} -> {_sizes(program.values[step.output])}"
 
 
 def _parameter(program: Program, place: int) -> str:

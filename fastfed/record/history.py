@@ -98,10 +98,15 @@ def training_columns(plan: RoundPlan, outcome: Outcome, aggregate: Aggregate) ->
     counts = (steps > 0) & ~outcome.refused
     if aggregate.counted == 0:
         return row | dict.fromkeys(_OF_THOSE_WHO_COUNT) | _bounds(plan, scalars, counts)
-    row["train_loss"] = _weighted_mean(scalars["mean_loss"][counts], examples[counts])
-    norms = scalars["delta_norm"][counts]
+    all_count = bool(counts.all())  # as usual: then nothing need be picked out
+
+    def of_those(values: Tensor) -> Tensor:
+        return values if all_count else values[counts]
+
+    row["train_loss"] = _weighted_mean(of_those(scalars["mean_loss"]), of_those(examples))
+    norms = of_those(scalars["delta_norm"])
     row |= {"delta_norm": float(norms.mean()), "delta_norm_std": float(norms.std(correction=0))}
-    sizes = scalars["step_size"][counts]
+    sizes = of_those(scalars["step_size"])
     row |= {"step_size": float(sizes.mean()), "step_size_min": float(sizes.min()), "step_size_max": float(sizes.max())}
     return row | _bounds(plan, scalars, counts)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -23,6 +24,7 @@ from .contrast import Contrast
 from .model import fitting_examples
 from .policy import divided, multipliers, policy_weights, rest
 from .predict import check_rows
+from .profile import Profile
 from .split import Split, head_of
 from .threads import check_threads
 from .total import Total
@@ -39,6 +41,7 @@ class Native:
 
     `threads`: how many clients train at once (default: torch's number); it never changes a result. `gram`: whether the
     first layer is trained in its Gram form (docs/speed.md) wherever it can be, or never; by default, where it pays.
+    `profile`, where one is set, is told where the seconds go; it changes no bit.
     """
 
     name = "native"
@@ -68,6 +71,7 @@ class Native:
             )
         self.threads, self.examples = threads, examples
         self.gram: bool | None = None
+        self.profile: Profile | None = None
         self._examples = _engine_examples(examples)
         self._predicted = (examples, self._examples)  # the store of the last predictions
         self._module, self._heads = module, set[str | None]()  # what heads were asked for, and can be split at
@@ -129,10 +133,14 @@ class Native:
         vector = self._take_vector(work.start)
         start = self.program.to_engine(work.start, tables=False, out=vector).contiguous()
         results = _empty_results(work, roots, None if lanes else self._take_vector(work.start))
+        given = self._engine_work(work, weights, start, lanes)
+        began = time.perf_counter()
         try:
-            self._core.train(held, self._engine_work(work, weights, start, lanes), results)
+            self._core.train(held, given, results | {"seconds": None if self.profile is None else self.profile.seconds})
         except RuntimeError as error:
             raise RuntimeError(_naming_the_client(str(error), work)) from None
+        if self.profile is not None:
+            self.profile.note_round(time.perf_counter() - began)
         self._give_back(vector)
         return results
 

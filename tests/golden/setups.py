@@ -6,6 +6,7 @@ what they depend on, and hashes are kept by it.
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import importlib.metadata
 import json
@@ -15,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 import fastfed as ff
@@ -170,6 +172,7 @@ def kind_of_machine() -> str:
     }
     if registry.interpreting():
         found["triton"] = _version("triton")
+        found["openblas"] = _core_of_openblas()  # the interpreter's products are NumPy's
     return ", ".join(f"{name} {value}" for name, value in found.items())
 
 
@@ -177,6 +180,17 @@ def _vendor() -> str:
     """Who made the processor: libraries choose their products by it."""
     lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
     return next((line.split(":")[1].strip() for line in lines if line.startswith("vendor_id")), platform.processor())
+
+
+def _core_of_openblas() -> str:
+    """The family of processors for which NumPy's library of products has chosen its kernels."""
+    for library in Path(np.__file__).parents[1].glob("numpy.libs/*openblas*"):
+        told = getattr(ctypes.CDLL(str(library)), "scipy_openblas_get_corename64_", None)
+        if told is not None:
+            told.restype = ctypes.c_char_p
+            name: bytes = told()
+            return name.decode()
+    return "unknown"
 
 
 def _extension() -> dict[str, str]:

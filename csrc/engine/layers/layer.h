@@ -120,6 +120,7 @@ struct StreamKey {
   Word key0, key1;
 };
 
+class Laps;
 class RowGroups;
 
 // One thread's state while it works on one batch of one client.
@@ -151,6 +152,7 @@ struct Frame {
   float* const* kept;          // by layer: what it keeps from forward to backward
   float* workspace;            // for use inside one call
   Ahead* ahead;                // the inputs of the batch after this one; null where threads share the work
+  Laps* laps;                  // a watch; null where nobody asks
 
   const StreamKey* dropout;  // by dropout layer; null where nothing is dropped
   Word round, client, step;  // of the random streams

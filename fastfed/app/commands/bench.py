@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -146,6 +147,9 @@ def whole_rounds(
     threads: Threads = None,
     rounds: Rounds = 7,
     scaling: Annotated[bool, typer.Option("--scaling", help="Also W1, W2 with 10 to 10,000 clients.")] = False,
+    profile: Annotated[
+        bool, typer.Option("--profile", help="Instead: where the seconds go, by layer and by room.")
+    ] = False,
     device: Device = "cpu",
     json_file: Annotated[Path | None, typer.Option("--json", help="Write all measurements as JSON.")] = None,
     plot: Plot = None,
@@ -159,9 +163,15 @@ def whole_rounds(
     Workloads: W1 softmax regression, W2 MLP, W3 EMNIST CNN, LSTM Shakespeare, AE EMNIST autoencoder, SO-LR sparse
     logistic regression, ResNet ResNet-18 with group norm, one client.
 
+    With --profile, FastFed's rounds alone, those of bench peers among them (W2x5, ResNet10, ViT): seconds per layer and
+    per room of a whole simulation, and how much of a round the machine's peaks would take.
+
     Example: fastfed bench rounds --workloads W1,W2 --scale 0.1 --json out/rounds.json --plot out/rounds.png
     """
     _need_benchmark_package()
+    if profile:
+        _profile_rounds(workloads, scale, rounds, threads, json_file, {"scaling": scaling, "plot": plot}, device)
+        return
     plan = _rounds_plan(workloads, scale, rounds, threads, scaling, _place(device))
     from ...bench.rounds import run as round_bench
 
@@ -178,6 +188,46 @@ def whole_rounds(
 
             round_plot.save(results.rows, plot)
             shown.print(f"Picture: {plot}")
+
+
+def _profile_rounds(
+    workloads: str,
+    scale: float,
+    rounds: int,
+    threads: int | None,
+    json_file: Path | None,
+    others: Mapping[str, object],
+    device: str,
+) -> None:
+    import torch
+
+    from ...bench.rounds import profile, profile_table
+
+    for name, given in others.items():
+        if given:
+            raise typer.BadParameter("does not go with --profile", param_hint=f"--{name}")
+    if device != "cpu":
+        raise typer.BadParameter(
+            "is told of the host's engine only, and --device is not the cpu", param_hint="--profile"
+        )
+    try:
+        chosen = profile.choose_workloads([part.strip() for part in workloads.split(",")])
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--workloads") from None
+    shown = console()
+    with told_plainly(RuntimeError, MemoryError, OSError, ValueError):
+        with bouts(shown, len(chosen)) as tell:
+            rows = profile.run(chosen, scale, rounds, threads or torch.get_num_threads(), tell)
+        for row in rows:
+            shown.print(profile_table.layers(row))
+        shown.print(profile_table.rooms(rows))
+        shown.print(profile_table.bounds(rows))
+        for sentence in profile_table.disturbed(rows):
+            shown.print(sentence, highlight=False)
+        shown.print(f"{rows[0].machine}; {rows[0].threads} threads", highlight=False)
+        if json_file is not None:
+            profile.save(rows, json_file)
+            shown.print(f"Rows: {json_file}")
 
 
 def _rounds_plan(
