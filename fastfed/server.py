@@ -4,6 +4,9 @@ user's own."""
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -71,7 +74,9 @@ class OwnServerModel(ServerModel):
         self.own, self.x, self.past = server, x, PastModels(x)
         self.name = server_name(server)
         self._is_gap = packing.gaps(x.device)
-        self.state = self._checked_state(server.begin(x.clone(), clients), "begin")
+        with self._blamed("begin"):
+            state = server.begin(x.clone(), clients)
+        self.state = self._checked_state(state, "begin")
 
     def step(self, aggregate: Aggregate, lr: float) -> bool:
         """As that of our own rules: a model that would not be finite is not taken, nor the state beside it."""
@@ -88,16 +93,22 @@ class OwnServerModel(ServerModel):
     def _next(self, aggregate: Aggregate, lr: float) -> tuple[State, Tensor]:
         """What the user's code makes of copies, so that nothing has happened where it fails."""
         copies = {name: tensor.clone() for name, tensor in self.state.items()}
-        try:
-            found = self.own.step(copies, self.x.clone(), aggregate, lr)
-        except Exception as error:
-            raise RuntimeError(f"server: step of {self.name} raised {type(error).__name__}: {error}") from error
+        with self._blamed("step"):
+            found: Any = self.own.step(copies, self.x.clone(), aggregate, lr)
         if not isinstance(found, tuple) or len(found) != 2:
             raise TypeError(f"server: step of {self.name} must give (state, x), got {_kind(found)}")
         state, x = found
         if not isinstance(x, Tensor) or x.shape != self.x.shape or x.dtype is not self.x.dtype:
             raise TypeError(f"server: step of {self.name} must give an x like {_kind(self.x)}, got {_kind(x)}")
         return self._checked_state(state, "step"), x.clone()
+
+    @contextmanager
+    def _blamed(self, method: str) -> Iterator[None]:
+        """What the user's code raises, as a sentence that says so."""
+        try:
+            yield
+        except Exception as error:
+            raise RuntimeError(f"server: {method} of {self.name} raised {type(error).__name__}: {error}") from error
 
     def _checked_state(self, state: object, made_by: str) -> State:
         """Copies: nothing that the user's code keeps is ours."""

@@ -16,9 +16,7 @@ from ..servers import State
 @dataclass(frozen=True)
 class FedDyn:
     """Local steps x -= lr * (g - h_i + alpha (x - start)); afterwards h_i -= alpha (x - start), which the client keeps.
-
-    It belongs to `FedDynServer`, and to clients that all count alike.
-    """
+    It belongs to `FedDynServer`, and to clients that all count alike."""
 
     lr: float
     alpha: float = 0.1

@@ -191,7 +191,10 @@ def vectors_of(algorithm: Algorithm, packing: Packing) -> int:
         kept if algorithm.keeps else None,
         start.clone() if algorithm.sends else None,
     )
-    state = algorithm.own.client_init(start, ClientRound(*given))
+    try:
+        state = algorithm.own.client_init(start, ClientRound(*given))
+    except Exception as error:
+        raise RuntimeError(f"client: client_init of {algorithm.rule} raised {type(error).__name__}: {error}") from error
     held = [one for one in state.values() if isinstance(one, Tensor)] if isinstance(state, dict) else []
     return sum(one.shape == start.shape and all(one is not other for other in known) for one in held)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import NamedTuple
@@ -229,14 +230,22 @@ class _Client:
     def train(self) -> Trained:
         losses: list[Tensor] = []
         for step in range(self.steps):
-            try:
+            with self._named(f", local step {step + 1}"):
                 losses.append(self._step(step))
-            except Exception as error:
-                client = self.work.ids[self.position].item()
-                where = f"client {client} (position {self.position}), local step {step + 1}"
-                raise RuntimeError(f"{where}: {error}") from error
-        besides = self.optimizer.final(self.here.x) if isinstance(self.optimizer, LocalAlgorithm) else {}
+        besides: dict[str, Tensor] = {}
+        if isinstance(self.optimizer, LocalAlgorithm):
+            with self._named(""):
+                besides = self.optimizer.final(self.here.x)
         return Trained(self.here.x.sub_(self.start), self._scalars(losses), self.statistics, besides)
+
+    @contextmanager
+    def _named(self, when: str) -> Iterator[None]:
+        """An error says whose it is."""
+        try:
+            yield
+        except Exception as error:
+            client = self.work.ids[self.position].item()
+            raise RuntimeError(f"client {client} (position {self.position}){when}: {error}") from error
 
     def _scalars(self, losses: list[Tensor]) -> dict[str, float]:
         """The client's scalars by name; what of them is on a device is fetched in one piece."""

@@ -18,6 +18,7 @@ from fastfed.program import Unsupported
 from ..simulation import literal as common
 from ..simulation import literal_compare as problem
 from ..simulation.support import simulation, small_federation
+from ..simulation.test_doors import Decayed
 from . import literal
 
 State = dict[str, Tensor]
@@ -225,6 +226,10 @@ class Overridden(ff.servers.FedAvg):
 REFUSED_SERVERS: dict[str, tuple[Callable[[], Any], str]] = {
     "subclass": (lambda: Plain(lr=1.0), "server: Plain has no rule of fastfed.kernels.*docs/own.md"),
     "own step": (lambda: Overridden(), "server: Overridden has a step of its own.*docs/own.md"),
+    "begin": (
+        lambda: simulation(server=type("Late", (Heavy,), {"begin": lambda self, x, clients: x[9999]})()),
+        "server: begin of Late raised IndexError",
+    ),
     "no step": (lambda: simulation(server=object()), r"server: must be .*, and has no begin, step"),
     "a class": (lambda: simulation(server=Heavy), r"server: must be .*; give an object, Heavy\(\.\.\.\)"),
     "privacy": (
@@ -263,7 +268,7 @@ REFUSED_SERVERS: dict[str, tuple[Callable[[], Any], str]] = {
 
 @pytest.mark.parametrize(("make", "says"), REFUSED_SERVERS.values(), ids=REFUSED_SERVERS)
 def test_servers_that_do_not_fit_are_refused(make: Callable[[], Any], says: str) -> None:
-    with pytest.raises((TypeError, ValueError), match=says):
+    with pytest.raises((TypeError, ValueError, RuntimeError), match=says):
         make()
 
 
@@ -313,6 +318,7 @@ AROUND: dict[str, dict[str, Any]] = {
     "clipped": {"delta_clip": 0.1, "divide_by_steps": True},
     "top-k": {"compression": ff.compression.TopK(0.2)},
     "repeats": {"cohort": ff.plan.Sampled(20, replacement=True)},
+    "corrections": {"exchange": Decayed()},
 }
 
 
@@ -323,6 +329,21 @@ def test_an_algorithm_trains_as_the_rule_that_it_repeats(settings: dict[str, Any
     torch.testing.assert_close(own.params, rule.params, rtol=1e-4, atol=1e-6)
     for name in ("train_loss", "step_size_mean"):
         assert own.history.column(name) == pytest.approx(rule.history.column(name), rel=1e-4)
+
+
+def test_what_an_algorithm_remembers_stays_as_it_was() -> None:
+    seen: list[tuple[Tensor, Tensor]] = []
+
+    class Remembering(Pulled):
+        def client_step(self, state: State, params: Tensor, gradient: Tensor, step: int) -> tuple[State, Tensor]:
+            seen.append((params, gradient))
+            return super().client_step(state, params, gradient, step)
+
+    ran(1, client=Remembering(), cohort=[[3]], threads=1)
+    (x0, g0), (x1, g1) = seen[:2]
+    assert not torch.equal(x0, x1)
+    assert not torch.equal(g0, g1)
+    torch.testing.assert_close(x1, x0 - 0.1 * (g0 + 0.01 * x0))
 
 
 def test_auto_is_eager_and_says_why() -> None:
@@ -499,6 +520,14 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "forgets": (
         lambda: simulation(client=Wrong(params=lambda state, x: ({}, x)), executor="batched").step(),
         "client: client_step of Wrong must give back the names of its state, left, lr, start",
+    ),
+    "init": (
+        lambda: simulation(client=Counting(keeps=None, sends=False)),
+        "client: client_init of Counting raised TypeError",
+    ),
+    "final": (
+        lambda: simulation(client=Wrong(final=lambda x: x[9999]), cohort=[[3]]).step(),
+        r"client 3 \(position 0\): client: client_final of Wrong raised IndexError",
     ),
     "keeps nothing": (
         lambda: simulation(client=Wrong(keeps="zeros")).step(),
