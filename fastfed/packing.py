@@ -123,12 +123,12 @@ class Packing:
         shape = (self.size,) if clients is None else (clients, self.size)
         return torch.zeros(shape, dtype=self.dtype, device=device)
 
-    def gaps(self, device: torch.device | str = "cpu") -> Tensor:
-        """Which numbers of a vector belong to no tensor: (size,) bool."""
-        gaps = torch.ones(self.size, dtype=torch.bool, device=device)
-        for slot in self.slots:
-            gaps[slot.span] = False
-        return gaps
+    def clear_gaps(self, x: Tensor) -> None:
+        """Zeros, in place, for what of `x` (size,) or (clients, size) belongs to no tensor."""
+        ends = [slot.offset for slot in self.slots[1:]] + [self.size]
+        for slot, end in zip(self.slots, ends, strict=True):
+            if slot.span.stop < end:
+                x[..., slot.span.stop : end] = 0
 
     def views(self, x: Tensor) -> dict[str, Tensor]:
         """Every tensor by name as a view of `x` (size,), shaped as in the module; of a batch (clients, size), with the

@@ -16,6 +16,7 @@ from .aggregate import Aggregate
 from .packing import Packing
 from .past import PastModels
 from .servers import OwnServer, Server, State, server_name
+from .train.total import largest
 
 
 class ServerModel:
@@ -73,7 +74,7 @@ class OwnServerModel(ServerModel):
     def __init__(self, server: OwnServer, x: Tensor, packing: Packing, clients: int) -> None:
         self.own, self.x, self.past = server, x, PastModels(x)
         self.name = server_name(server)
-        self._is_gap = packing.gaps(x.device)
+        self._packing = packing
         with self._blamed("begin"):
             state = server.begin(x.clone(), clients)
         self.state = self._checked_state(state, "begin")
@@ -83,10 +84,11 @@ class OwnServerModel(ServerModel):
         if aggregate.is_empty or not aggregate.total.is_below(self._limit(lr)):
             return False
         state, x = self._next(aggregate, lr)
-        moves = bool(torch.isfinite(x).all())
+        moves = largest(x) < math.inf
         if moves:
             self.state = state
-            self.x.copy_(x.masked_fill_(self._is_gap, 0))
+            self.x.copy_(x)
+            self._packing.clear_gaps(self.x)
         return moves
 
     @torch.no_grad()
@@ -100,7 +102,7 @@ class OwnServerModel(ServerModel):
         state, x = found
         if not isinstance(x, Tensor) or x.shape != self.x.shape or x.dtype is not self.x.dtype:
             raise TypeError(f"server: step of {self.name} must give an x like {_kind(self.x)}, got {_kind(x)}")
-        return self._checked_state(state, "step"), x.clone()
+        return self._checked_state(state, "step"), x
 
     @contextmanager
     def _blamed(self, method: str) -> Iterator[None]:

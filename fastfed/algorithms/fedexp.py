@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
+import torch
 from torch import Tensor
 
 from ..aggregate import Aggregate
@@ -32,6 +33,7 @@ class FedExP:
 
     def step(self, state: State, x: Tensor, aggregate: Aggregate, lr: float) -> tuple[State, Tensor]:
         apart = float((aggregate.shares * aggregate.norms**2).sum())
-        together = 2 * (float(aggregate.delta.double().square().sum()) + self.eps)
+        norm = torch.linalg.vector_norm(aggregate.delta, dtype=torch.float64)
+        together = 2 * (float(norm) ** 2 + self.eps)
         size = max(1.0, apart / together) if together else 1.0
         return state, x + lr * size * aggregate.delta

@@ -128,8 +128,7 @@ class LocalAlgorithm:
 
         found = self._called("client_final", end, self.state, x.clone())
         x.copy_(found.pop("params"))
-        if self.context.packing.parameters < self.context.packing.size:
-            x.masked_fill_(self.context.packing.gaps(x.device), 0)
+        self.context.packing.clear_gaps(x)
         for vectors in found.values():
             x.masked_fill_(~torch.isfinite(vectors).all(-1, keepdim=True), math.nan)
         return found

@@ -115,6 +115,8 @@ def test_of_an_infinite_model_nothing_is_taken() -> None:
 def test_gaps_between_tensors_stay_empty() -> None:
     sim = ran(1, server=lambda state, x, aggregate, lr: (state, x + 1))
     assert not problem.gaps(sim.packing, sim.params).any()
+    sim = ran(1, client=Wrong(final=lambda x: x + 1), server=ff.servers.FedAvg())
+    assert not problem.gaps(sim.packing, sim.params).any()
 
 
 def test_what_a_server_keeps_to_itself_is_not_ours() -> None:
