@@ -383,7 +383,7 @@ def test_real_files_that_are_not_there_are_told(tmp_path: Path) -> None:
 
 
 def tiny_vit() -> torch.nn.Module:
-    return models.VisionTransformer(classes=5, size=8, patch=4, channels=12, depth=2, heads=3)
+    return models.VisionTransformer(classes=5, size=8, patch=4, channels=12, depth=2, heads=3, colours=1)
 
 
 @pytest.mark.parametrize(

@@ -176,7 +176,15 @@ OTHERS: dict[str, Case] = {
     ),
     "a loss of one's own": Case({"loss": own_loss}, executors=("eager",)),
 }
-METHODS = {name: Case(settings) for name, settings in methods._examples().items()}
+
+
+def executors_of(settings: dict[str, Any]) -> tuple[str, ...]:
+    """An algorithm in Python that says nothing of vectors runs one client at a time."""
+    by_one = hasattr(settings.get("client"), "client_step") and not getattr(settings["client"], "vectorised", False)
+    return ("eager",) if by_one else EXECUTORS
+
+
+METHODS = {name: Case(settings, executors=executors_of(settings)) for name, settings in methods._examples().items()}
 CASES = METHODS | OTHERS
 
 
@@ -221,6 +229,7 @@ def without_evaluation(row: dict[str, Any]) -> dict[str, Any]:
 # What may cross the border in a round, the training of its clients apart, by room. The host waits once, to know whether
 # the aggregate is finite; `train` is what the simulation does there around its executor.
 USUAL = {"step": Counts(waits=1)}
+IN_PYTHON = {"step": Counts(waits=2)}  # what a server of one's own gives is looked at, too
 COMPRESSED = USUAL | {"aggregate": Counts(uploads=5)}
 PRIVATE = USUAL | {"aggregate": Counts(uploads=1)}
 BORDER: dict[str, dict[str, Counts]] = {
@@ -240,6 +249,11 @@ BORDER: dict[str, dict[str, Counts]] = {
     "privacy, nobody comes": PRIVATE,
     "privacy, top-k": USUAL | {"aggregate": Counts(uploads=6)},
     "float64": PRIVATE,
+    "FedExP": {"step": Counts(waits=3)},  # the host also reads two numbers of its formula
+    "FedNova": IN_PYTHON,
+    "FedDyn": IN_PYTHON | {"train": Counts(uploads=1), "tune": Counts(uploads=2)},
+    "FedLion": USUAL | {"tune": Counts(uploads=2)},
+    "Ditto": USUAL | {"train": Counts(uploads=1), "tune": Counts(uploads=2)},
 }
 # In a round with five clients and 16 local steps, the executor alone; lower is better.
 TRAINING = {"eager": Counts(uploads=48, downloads=6), "batched": Counts(uploads=30, downloads=5)}

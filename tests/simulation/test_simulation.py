@@ -317,7 +317,7 @@ def test_tensorboard_gets_every_number(tmp_path: object, monkeypatch: pytest.Mon
     ("settings", "error", "message"),
     [
         ({"client": "sgd"}, TypeError, "client: must be an optimizer of fastfed.clients"),
-        ({"server": 1.0}, TypeError, "server: must be an optimizer of fastfed.servers"),
+        ({"server": 1.0}, TypeError, "server: must be one of fastfed.servers, a function"),
         ({"weights": [1.0, 2.0]}, ValueError, "weights: must be 'examples', 'uniform' or 12 finite numbers"),
         ({"weights": "sizes"}, ValueError, "weights: must be 'examples', 'uniform' or 12 finite numbers"),
         ({"steps": [1, 2], "epochs": None}, ValueError, "one for each of the 12 clients"),
