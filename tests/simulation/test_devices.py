@@ -251,9 +251,9 @@ BORDER: dict[str, dict[str, Counts]] = {
     "float64": PRIVATE,
     "FedExP": {"step": Counts(waits=3)},  # the host also reads two numbers of its formula
     "FedNova": IN_PYTHON,
-    "FedDyn": IN_PYTHON | {"train": Counts(uploads=1), "tune": Counts(uploads=2)},
+    "FedDyn": IN_PYTHON | {"train": Counts(uploads=2), "tune": Counts(uploads=2)},
     "FedLion": USUAL | {"tune": Counts(uploads=2)},
-    "Ditto": USUAL | {"train": Counts(uploads=1), "tune": Counts(uploads=2)},
+    "Ditto": USUAL | {"train": Counts(uploads=2), "tune": Counts(uploads=2)},
 }
 # In a round with five clients and 16 local steps, the executor alone; lower is better.
 TRAINING = {"eager": Counts(uploads=48, downloads=6), "batched": Counts(uploads=30, downloads=5)}
