@@ -157,9 +157,11 @@ def work_for(moves: Tensor) -> tuple[RoundWork, Tensor]:
 def stepped(outcome: Outcome, server: ff.servers.Server, x: Tensor) -> tuple[bool, Tensor, Counter[str]]:
     """Whether the server moves along it, the model after that, and the launches of it."""
     counts = result.counted(outcome)
+    norms = {"multipliers": torch.ones(len(counts)), "norms": torch.zeros(len(counts))}  # which no kernel looks at
+    aggregate = result.summary(outcome.total, outcome, counts, counts.double(), **norms)
     model = ServerModel(server, x.clone())
     with launches() as seen:
-        moved = model.step(result.summary(outcome.total, outcome, counts, counts.double()), 1.0)
+        moved = model.step(aggregate, 1.0)
     return moved, model.x, seen
 
 
