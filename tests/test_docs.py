@@ -25,6 +25,7 @@ import fastfed as ff
 from fastfed.app import cli, config, sweep
 from fastfed.bench import (
     checkpoints,
+    convolutions,
     device_costs,
     epochs,
     events,
@@ -34,6 +35,7 @@ from fastfed.bench import (
     memory,
     optim,
     ranks,
+    robust,
     rooms,
     waiting,
 )
@@ -130,7 +132,8 @@ def test_configurations_are_accepted(page: str, tmp_path: Path) -> None:
 
 
 _MODULES = (
-    checkpoints, device_costs, epochs, events, flower, gpu_report, host_time, memory, optim, ranks, rooms, waiting,
+    checkpoints, convolutions, device_costs, epochs, events, flower, gpu_report, host_time, memory, optim, ranks, robust,
+    rooms, waiting,
 )  # fmt: skip
 PROGRAMS = {module.__name__: module.app for module in _MODULES}
 
