@@ -132,8 +132,8 @@ def test_configurations_are_accepted(page: str, tmp_path: Path) -> None:
 
 
 _MODULES = (
-    checkpoints, convolutions, device_costs, epochs, events, flower, gpu_report, host_time, memory, optim, ranks, robust,
-    rooms, waiting,
+    checkpoints, convolutions, device_costs, epochs, events, flower, gpu_report, host_time, memory, optim, ranks,
+    robust, rooms, waiting,
 )  # fmt: skip
 PROGRAMS = {module.__name__: module.app for module in _MODULES}
 
