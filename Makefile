@@ -13,7 +13,7 @@ NATIVE := setup.py $(NATIVE_SOURCES)
 # Where a compiler is, a failing build must stop us: otherwise the C++ backend would silently go untested.
 export FASTFED_REQUIRE_EXTENSION ?= $(if $(shell command -v $(CXX) 2>/dev/null),1,)
 
-.PHONY: help run test device-proof host-proof ranks-proof rule-proof integrations-proof wheel bench bench-peers gpu lint style types clean
+.PHONY: help run test asan fuzz device-proof host-proof ranks-proof rule-proof integrations-proof wheel bench bench-peers gpu lint style types clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -46,6 +46,15 @@ ranks-proof: export OMP_WAIT_POLICY = passive
 ranks-proof: $(VENV)/.built ## every set-up on 1, 2, 3 and 5 ranks, a dozen killed on two and resumed on three, two hosts
 	$(BIN)/pytest -m exhaustive tests/ranks
 	TRITON_INTERPRET=1 $(BIN)/pytest -m "device and exhaustive" tests/ranks
+
+# The extension is built once more, in a copy of the sources: AddressSanitizer and UBSan end a test at the first finding.
+asan: export OMP_WAIT_POLICY = passive
+asan: $(VENV)/.built ## the extension under AddressSanitizer and UBSan: the suites of kernels and of training
+	.ci/asan
+
+fuzz: $(VENV)/.built ## ten minutes of damaged files, and ten of random models and rounds against float64 autograd
+	$(BIN)/python -m tests.fuzz.files --seconds $(or $(SECONDS),600)
+	$(BIN)/python -m tests.fuzz.programs --seconds $(or $(SECONDS),600)
 
 rule-proof: $(VENV)/.built ## add the rules of docs/adding_a_rule.md to a scratch copy, run them on every backend; the slowest page
 	$(BIN)/pytest -m exhaustive tests/test_docs.py
