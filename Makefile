@@ -6,6 +6,8 @@ BIN := $(VENV)/bin
 # Python itself compiles the few files that are imported, and must be allowed to keep that for the next process.
 PIP := $(BIN)/pip install --quiet --no-compile
 unexport PYTHONDONTWRITEBYTECODE
+# LOCKED=1 sets up with exactly the files that .ci/test.lock names; torch, a different file on every kind of machine, is not in it.
+INSTALL = $(if $(LOCKED),$(PIP) --no-deps torch==2.13.0 && $(PIP) --no-deps --require-hashes -r .ci/test.lock,$(PIP) torch==2.13.0 -r $(VENV)/requirements.txt)
 NATIVE_SOURCES := $(wildcard csrc/*.h $(patsubst %,csrc/%/*.*,kernels engine engine/layers simd bind abi))
 CPP := $(NATIVE_SOURCES) $(wildcard csrc/cuda/*)
 NATIVE := setup.py $(NATIVE_SOURCES)
@@ -13,7 +15,7 @@ NATIVE := setup.py $(NATIVE_SOURCES)
 # Where a compiler is, a failing build must stop us: otherwise the C++ backend would silently go untested.
 export FASTFED_REQUIRE_EXTENSION ?= $(if $(shell command -v $(CXX) 2>/dev/null),1,)
 
-.PHONY: help run test asan fuzz device-proof host-proof ranks-proof rule-proof integrations-proof wheel bench bench-peers gpu lint style types clean
+.PHONY: help run test asan fuzz device-proof host-proof ranks-proof rule-proof integrations-proof lock licences wheel bench bench-peers gpu lint style types clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -65,6 +67,12 @@ integrations-proof: export FLWR_TELEMETRY_ENABLED = 0
 integrations-proof: .venv-flower/.made .venv-pfl/.made ## FastFed inside Flower and inside pfl: their tests, and their pages' examples
 	.venv-flower/bin/python -m pytest tests/integrations -k "not pfl"
 	.venv-pfl/bin/python -m pytest tests/integrations -k "not flower"
+
+lock: $(VENV)/.built ## write .ci/test.lock anew: the test environment to the file, with hashes (make test LOCKED=1 sets up from it)
+	.ci/lock
+
+licences: $(VENV)/.built ## every package of the environment, its licence, and which extra wants it
+	@$(BIN)/python .ci/licences.py
 
 wheel: $(VENV)/.built ## dist/: one wheel for every torch, built in isolation, tried in an environment of its own (TORCH=... for another torch)
 	.ci/wheel
@@ -127,6 +135,6 @@ $(VENV)/.made:
 # that FastFed takes, in its build for CPUs; without the extra `gpu`: it is large, and tests need no GPU.
 $(VENV)/.built: $(VENV)/.made pyproject.toml $(NATIVE)
 	@$(BIN)/python .ci/requirements.py all test dev > $(VENV)/requirements.txt
-	$(PIP) torch==2.13.0 -r $(VENV)/requirements.txt & others=$$!; trap 'kill $$others' INT TERM; \
+	$(INSTALL) & others=$$!; trap 'kill $$others' INT TERM; \
 	  $(PIP) --no-build-isolation --no-deps -e .; ours=$$?; wait $$others && exit $$ours
 	@touch $@
