@@ -15,7 +15,7 @@ NATIVE := setup.py $(NATIVE_SOURCES)
 # Where a compiler is, a failing build must stop us: otherwise the C++ backend would silently go untested.
 export FASTFED_REQUIRE_EXTENSION ?= $(if $(shell command -v $(CXX) 2>/dev/null),1,)
 
-.PHONY: help run test asan fuzz device-proof host-proof ranks-proof rule-proof integrations-proof lock licences wheel bench bench-peers gpu lint style types clean
+.PHONY: help run test asan fuzz device-proof host-proof ranks-proof rule-proof integrations-proof docs lock licences wheel bench bench-peers gpu lint style types clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -67,6 +67,10 @@ integrations-proof: export FLWR_TELEMETRY_ENABLED = 0
 integrations-proof: .venv-flower/.made .venv-pfl/.made ## FastFed inside Flower and inside pfl: their tests, and their pages' examples
 	.venv-flower/bin/python -m pytest tests/integrations -k "not pfl"
 	.venv-pfl/bin/python -m pytest tests/integrations -k "not flower"
+
+docs: $(VENV)/.built ## the documentation as a site with search and a reference: out/docs/index.html
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	@echo out/docs/index.html
 
 lock: $(VENV)/.built ## write .ci/test.lock anew: the test environment to the file, with hashes (make test LOCKED=1 sets up from it)
 	.ci/lock
@@ -134,7 +138,7 @@ $(VENV)/.made:
 # Other packages, torch the largest of them, are unpacked while ours is compiled, which needs none of them. One torch of those
 # that FastFed takes, in its build for CPUs; without the extra `gpu`: it is large, and tests need no GPU.
 $(VENV)/.built: $(VENV)/.made pyproject.toml $(NATIVE)
-	@$(BIN)/python .ci/requirements.py all test dev > $(VENV)/requirements.txt
+	@$(BIN)/python .ci/requirements.py all test docs dev > $(VENV)/requirements.txt
 	$(INSTALL) & others=$$!; trap 'kill $$others' INT TERM; \
 	  $(PIP) --no-build-isolation --no-deps -e .; ours=$$?; wait $$others && exit $$ours
 	@touch $@

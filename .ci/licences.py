@@ -1,4 +1,4 @@
-"""Prints every package of this environment with its licence, as it says itself, and who of FastFed's extras wants it."""
+"""Prints every package of this environment with its licence, as it says itself, and which extras want it."""
 
 from __future__ import annotations
 
