@@ -20,10 +20,25 @@ from .clients import Blend, Client, OwnClient, algorithm_of
 from .compression import Compression
 from .data import Federation
 from .devices import Devices, find_devices, written
+from .door import gives_classes
 from .exchange import Exchange
-from .hooks import Evaluated, Evaluating, Hooked, Ruled, Saving, Showing, Target, Writing
-from .losses import Loss, LossReduction
+from .hooks import (
+    Calling,
+    Evaluated,
+    Evaluating,
+    Hooked,
+    OnRound,
+    Patience,
+    Ruled,
+    Saving,
+    Showing,
+    Target,
+    Writing,
+)
+from .losses import Loss, LossReduction, with_name
+from .metrics import Metrics, check_metrics
 from .norms import frozen
+from .notes import Notes, tell_of_slower
 from .packing import Packing
 from .plan import RoundPlan, Tuning
 from .plan.round import Clocked
@@ -34,7 +49,7 @@ from .record.evaluate import Evaluator, metric_of, validation_rows
 from .record.evaluation import Evaluation
 from .record.history import ROOMS, History, Row, finite, training_columns
 from .rooms import Room, make_aggregator, make_exchanger, make_ledger, make_planner, make_server, make_tuner
-from .run import check_hooks, check_intervals, check_target, end_of_run, run_rounds, uninterrupted
+from .run import TRAIN_LOSS, check_hooks, check_intervals, check_target, end_of_run, run_rounds, uninterrupted, waits
 from .saved.restore import beginning_with
 from .saved.run import SavedRun, resume
 from .schedules import Schedule
@@ -100,6 +115,7 @@ class Simulation:
         batches: Literal["epochs", "drawn"] = "epochs",
         loss: Loss = "cross_entropy",
         loss_reduction: LossReduction = "mean",
+        metrics: Metrics | None = None,
         batch_norm: Mode = "average",
         weights: Literal["examples", "uniform"] | Sequence[float] | Tensor = "examples",
         divide_by_steps: bool = False,
@@ -118,6 +134,7 @@ class Simulation:
         threads: int | None = None,
         device: Devices = "cpu",
     ) -> None:
+        loss = with_name(loss, fed.examples.targets)
         self.settings = Settings(
             client=client,
             server=FedAvg() if server is None else server,
@@ -129,6 +146,7 @@ class Simulation:
             batches=batches,
             loss=loss,
             loss_reduction=loss_reduction,
+            metrics=metrics,
             batch_norm=batch_norm,
             weights=weights,
             divide_by_steps=divide_by_steps,
@@ -152,6 +170,8 @@ class Simulation:
         self.model, self.fed = model, fed
         check_settings(self.settings, fed)
         check_mode(batch_norm, model)
+        self._of_labels = gives_classes(model, fed.examples, loss)
+        check_metrics(metrics, self.metric_name)
         self._trained = frozen(model) if batch_norm == "frozen" else model
         self.packing = Packing.of(self._trained, batch_norm=True)
         self.batch_norm = make_statistics(batch_norm, model, self.packing, self.device)
@@ -170,6 +190,9 @@ class Simulation:
             reduction=loss_reduction,
             algorithm=algorithm_of(client),
         )
+        self.notes = Notes()
+        if executor == "auto":
+            tell_of_slower(self.notes, self.executor, self.device)
         self.planner = make_planner(self.settings, fed, self._costs.bytes_down + self._costs.bytes_up)
         self.aggregator = make_aggregator(self.settings, len(fed), self.packing, self.device)
         self.ledger = make_ledger(self.settings)
@@ -314,6 +337,8 @@ class Simulation:
         log: str | Path | None = None,
         tensorboard: str | Path | None = None,
         progress: bool | None = None,
+        patience: int | Patience | None = None,
+        on_round: OnRound | None = None,
         hooks: Sequence[Hooked] = (),
     ) -> History:
         """Runs `rounds` more rounds, or on `until` that many have been run in all. The history of the whole run.
@@ -327,17 +352,25 @@ class Simulation:
         they trained), with `per_client` also the spread over clients. `target`, such as ``{"test_accuracy": 0.86}``,
         ends the run once it is reached. `checkpoint` is a directory that gets one every `checkpoint_every` rounds, at
         the end, and on Ctrl-C; the last `keep` and the best stay. `log` is a file of JSON lines, `tensorboard` a
-        directory of events. `progress` False silences the bar (on a terminal) or the lines (elsewhere). `hooks`
+        directory of events. `progress` False silences the bar (on a terminal) or the lines (elsewhere).
+
+        `patience` ends the run once so many evaluations in a row were no better than the best before them, by
+        ``Simulation.metric`` or as ``ff.hooks.Patience`` says; those of the history count, too. `on_round` is called
+        after every round, with the simulation and the row, and ends the run if it gives True. `hooks`
         (``ff.hooks.Hook``) are told of every round once it is evaluated, and may end the run.
         """
         end = end_of_run(self, rounds, until, until_clock, flush)
         check_intervals(evaluate_every, checkpoint_every, keep)
         evaluated = Evaluated(evaluate_training, per_client)
         check_target(self, target, evaluate_every, evaluated)
-        check_hooks(hooks)
+        check_hooks(hooks, on_round)
+        waiting = waits(self, patience, evaluate_every, evaluated)
         if checkpoint:
             self.saved.claim(checkpoint, self.round)
         all_hooks: list[Hooked] = [Evaluating(evaluate_every, evaluated, end.rounds), Target(target or {})]
+        for hook in waiting:  # the last round is evaluated, if it is the last by what clients saw
+            all_hooks.insert(0 if hook.column == TRAIN_LOSS else len(all_hooks), hook)
+        hooks = [*hooks, *([] if on_round is None else [Calling(on_round)])]
         all_hooks += hooks if self.ranks is None else [Ruled(hook, self.ranks) for hook in hooks]
         if writes(self.ranks):
             all_hooks += [Writing(log, tensorboard), Showing(progress, end.known_rounds)]
@@ -347,9 +380,14 @@ class Simulation:
         return self.history
 
     @property
+    def metric_name(self) -> str:
+        """The metric that goes with the loss; with a loss of one's own, accuracy if the targets are labels."""
+        return metric_of(self.settings.loss, self._of_labels)
+
+    @property
     def metric(self) -> str:
         """The column that says how good the model is, of those that are measured."""
-        name = metric_of(self.settings.loss)
+        name = self.metric_name
         if self.fed.test is not None:
             return f"test_{name}"
         return "train_loss" if validation_rows(self.fed) is None else f"validation_{name}"
@@ -382,6 +420,8 @@ class Simulation:
             uncounted=self.fed.uncounted,
             statistics=self.batch_norm.vector,
             ranks=self.ranks,
+            metrics=settings.metrics,
+            of_labels=self._of_labels,
         )
         return Evaluation(self.fed, evaluator, self.batch_norm.own_models)
 

@@ -15,9 +15,13 @@ _WIDEST_BAR = 40
 
 
 class Display(Protocol):
-    """Shows the rows of a run as they come."""
+    """Shows the rows of a run as they come, and `say`s a sentence, if it `speaks` at all."""
+
+    speaks: bool
 
     def show(self, row: dict[str, Any]) -> None: ...
+
+    def say(self, sentence: str) -> None: ...
 
 
 @contextmanager
@@ -34,12 +38,19 @@ def display(wanted: bool | None, done: int, total: int | None) -> Iterator[Displ
 
 
 class _Silent:
+    speaks = False
+
     def show(self, row: dict[str, Any]) -> None:
+        """Nothing."""
+
+    def say(self, sentence: str) -> None:
         """Nothing."""
 
 
 class _Bar:
     """Round, loss, the newest accuracy, speed and the time that is left; the bar has what room remains."""
+
+    speaks = True
 
     def __init__(self, done: int, total: int | None) -> None:
         from rich.console import Console
@@ -66,8 +77,13 @@ class _Bar:
         says = _numbers(self._measured, 3) + (f"  {speed:.3g} rounds/s" if speed else "")
         self._progress.update(self._task, completed=row["round"], says=says)
 
+    def say(self, sentence: str) -> None:
+        self._progress.console.print(f"fastfed: {sentence}", highlight=False, markup=False, soft_wrap=True)
+
 
 class _Lines:
+    speaks = True
+
     def __init__(self, done: int, total: int | None) -> None:
         self._total, self._first, self._began = total, done, time.monotonic()
         self._said = self._began
@@ -86,6 +102,9 @@ class _Lines:
             left = timedelta(seconds=round((self._total - row["round"]) / speed))
             line = f"round {row['round']}/{self._total}  {says}  {left} left"
         print(line, file=sys.stderr, flush=True)
+
+    def say(self, sentence: str) -> None:
+        print(f"fastfed: {sentence}", file=sys.stderr, flush=True)
 
 
 def _numbers(measured: dict[str, Any], digits: int) -> str:

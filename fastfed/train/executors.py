@@ -28,6 +28,7 @@ class Predict(Protocol):
     def __call__(self, x: Tensor, examples: Examples, rows: Tensor, statistics: Tensor | None = None, /) -> Tensor: ...
 
 
+FASTEST = {"cpu": "native"}  # what "auto" takes where it can, by kind of device; "device" on all others
 EXECUTORS = ("eager", "batched", "native", "device", "auto")
 
 

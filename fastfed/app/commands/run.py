@@ -160,6 +160,8 @@ def _tell_of_interruption(home: Path, says: Says) -> None:
 
 def _conclude(run: Run, as_json: bool, sentence: str | None = None) -> None:
     """The summary; with --json, standard output is left to the rounds."""
+    for note in run.info.get("notes", ()) if as_json else ():  # elsewhere they are told when they come up
+        complain(note)
     if sentence is not None:
         complain(sentence)
     console(stderr=as_json).print(summary(run))
@@ -188,8 +190,6 @@ def summary(run: Run) -> Table:
         "seconds": f"{run.info['seconds']:.1f}",
         "executor": f"{run.info['executor']}, {_processes(run)}{run.info['threads']} threads",
     }
-    if run.info["executor"] == "eager":
-        rows["why eager"] = run.info["why"]
     for key, value in rows.items():
         table.add_row(key, escape(str(value)))
     return table

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from ...record.history import ROOMS
-from .entries import Entry, Group
+from .entries import Entry, Group, own_metrics
 from .series import Abscissa, Series, by_bits, by_clock, by_epsilon, by_round, line, spread
 from .summary import is_share
 from .words import name_of
@@ -59,12 +59,13 @@ class Partition:
 
 def progress(groups: Sequence[Group], metric: str | None) -> list[Chart]:
     """The metric and the losses by round, by transmitted bits, and by the simulated clock."""
-    columns = [column for column in (metric, "test_loss", "train_loss") if column is not None]
+    own = own_metrics(groups, metric)
+    columns = [column for column in (metric, *own, "test_loss", "train_loss") if column is not None]
     charts = []
     for column in dict.fromkeys(columns):
         y = _metric_axis(column)
         charts.append(_lines(groups, column, y, "round"))
-        if column != "train_loss" or metric == "train_loss":
+        if column not in (*own, "train_loss") or metric == "train_loss":
             charts += [_lines(groups, column, y, by) for by in ("bits", "clock")]
     return _drawn(charts)
 

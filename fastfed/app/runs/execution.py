@@ -38,7 +38,8 @@ from .directory import (
 from .lock import alone
 
 _Result = TypeVar("_Result")
-_ENDS_IT = ("run.rounds", "run.until_clock", "run.target")  # --resume may change them: the rounds that were run stay
+# --resume may change them: the rounds that were run stay.
+_ENDS_IT = ("run.rounds", "run.until_clock", "run.target", "run.patience")
 
 
 def execute(
@@ -67,7 +68,7 @@ def execute(
         on_first(lambda: stack.enter_context(alone(home)))
         goes_on = on_first(lambda: resume and holds_run(home))
         sim = _each(lambda: _resumed(config, home, fed) if goes_on else _begun(config, home, fed))
-        with _noting_its_end(home) if writes(ranks) else nullcontext():
+        with _noting_its_end(home, sim) if writes(ranks) else nullcontext():
             asked = {**config.run_settings, "until": config.run_settings.get("rounds")}
             asked.pop("rounds", None)
             sim.run(**asked, checkpoint=home / CHECKPOINT, log=home / ROUNDS, progress=progress, hooks=hooks)
@@ -176,12 +177,16 @@ def _note_beginning(config: Config, home: Path, sim: Simulation) -> None:
 
 
 @contextmanager
-def _noting_its_end(home: Path) -> Iterator[None]:
-    """While it runs; then run.json tells how it ended, and how long it took in all."""
-    began, before = time.monotonic(), float(read_json(home / INFO)["seconds"])
+def _noting_its_end(home: Path, sim: Simulation) -> Iterator[None]:
+    """While it runs; then run.json tells how it ended, how long it took in all, and what there was to say."""
+    before = read_json(home / INFO)
+    began, seconds = time.monotonic(), float(before["seconds"])
 
     def ended(status: str, error: str | None = None) -> None:
-        update(home, status=status, error=error, finished=now(), seconds=before + time.monotonic() - began)
+        notes = list(dict.fromkeys([*before.get("notes", ()), *sim.notes]))
+        update(
+            home, status=status, error=error, finished=now(), notes=notes, seconds=seconds + time.monotonic() - began
+        )
 
     try:
         with _any_error_as_run_failed(home):
