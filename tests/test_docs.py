@@ -53,7 +53,12 @@ every_page = pytest.mark.parametrize("page", ALL)
 # ---- examples -------------------------------------------------------------------------------------------------------
 
 ELSEWHERE = ("docs/flower.md", "docs/pfl.md")  # pages whose examples run where their host is: tests/integrations
-EXECUTED = ("docs/runs.md", "docs/sweeps.md", "docs/reports.md")  # pages whose commands are run, not only looked up
+EXECUTED = (
+    "docs/runs.md",
+    "docs/sweeps.md",
+    "docs/reports.md",
+    "docs/model.md",
+)  # pages whose commands are run, not only looked up
 
 
 def run_command(line: str, where: str) -> str:

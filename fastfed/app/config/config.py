@@ -18,7 +18,7 @@ from . import method as methods
 from . import running
 from .errors import ConfigError, in_file, keyed
 from .kinds import METHODS, find, name_of
-from .options import without_none, written
+from .options import arguments_of, without_none, written
 from .own_model import OwnModel
 from .parts import BLEND, CHOICES, SERVER, make_blend, make_privacy, write_client
 from .source import PATHS, Data, Source, check_fit, make_model, model_source
@@ -210,7 +210,8 @@ def _check_keys(tables: Mapping[str, Any]) -> None:
     for key in tables:
         if key not in _KEYS:
             known = (*_KEYS, documents.BASE)
-            raise ConfigError(f"{key}: no such key or table (there are {', '.join(known)}).{nearest(key, known)}")
+            there = f"no such key or table (there are {', '.join(known)})."
+            raise ConfigError(f"{key}: {there}{_meant(key) or nearest(key, known)}")
     if not isinstance(tables.get("name", ""), str):
         raise ConfigError(f"name: must be a string, got {tables['name']!r}")
     if "method" in tables:
@@ -222,6 +223,17 @@ def _check_keys(tables: Mapping[str, Any]) -> None:
             continue
         if not isinstance(tables.get(key, {}), Mapping):
             raise ConfigError(f"{key}: must be a table, got {tables[key]!r}")
+
+
+def _meant(key: str) -> str:
+    """Where a key belongs that was given without its table, in words; "" if nobody has it."""
+    places = ["run"] if key in running.arguments() else []
+    places += [
+        side for side in methods.SIDES if any(key in arguments_of(kind) for kind in CHOICES[side].kinds.values())
+    ]
+    if not places:
+        return ""
+    return f" Did you mean {' or '.join(f'{place}.{key}' for place in places)}?"
 
 
 def _parts(method: str | None, made: Mapping[str, Any], tables: Mapping[str, Any]) -> dict[str, Any]:
