@@ -1,4 +1,4 @@
-"""Data, losses, metrics, clients, servers and aggregations of the user's own in files: runs, sweeps, resume, reports."""
+"""What is the user's own in files: data, losses, metrics, algorithms; run, swept, resumed and reported."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from safetensors.torch import save_file
 
 import fastfed as ff
 from fastfed.app import config, report, runs, sweep
-from fastfed.app.report import charts
 from fastfed.app.config import document
 from fastfed.app.config.schema import file_model
+from fastfed.app.report import charts
 from fastfed.lora import AdaptedLinear
 
 from ..commands.support import fastfed
 from .support import MODEL, read_again, tables
 
-MODULE = '''
+MODULE = """
 from dataclasses import dataclass
 
 import torch
@@ -72,7 +72,7 @@ class Prox:
 
     def client_final(self, state, params):
         return {"params": params, "kept": state["h"] + 1}
-'''
+"""
 
 RUN = {"rounds": 2, "cohort": 4, "weights": "uniform", "loss": "ours:focal", "metrics": ["ours:top2"]}
 OWN: dict[str, Any] = {
@@ -148,18 +148,18 @@ def test_data_of_ones_own_may_be_dealt_by_a_partition_and_hold_examples_out(home
 @pytest.mark.parametrize(
     ("changed", "sentence"),
     [
-        ({"data": "ours:undealt"}, "data.name: ours:undealt gives data without clients; data.partition says how it is dealt"),
+        ({"data": "ours:undealt"}, "data.name: ours:undealt gives data without clients; data.partition says how"),
         ({"data": "ours:seven"}, "data.name: ours:seven gives a int, not data of clients (see ff.data)"),
         (
             {"data": {"name": "ours:dealt", "partition": "iid", "clients": 3}},
-            "data.name: ours:dealt gives a Federated, and a partition deals an ff.data.Dataset; leave data.partition out",
+            "data.name: ours:dealt gives a Federated, and a partition deals an ff.data.Dataset; leave data.",
         ),
-        ({"data": {"name": "ours:dealt", "client": 3}}, "data.client: data 'ours:dealt' has no such option (it takes cl"),
-        ({"server": {"rule": "ours:half", "lr": 1.0}}, "server.lr: ours:half is a step, not a class: it has no options"),
+        ({"data": {"name": "ours:dealt", "client": 3}}, "data.client: data 'ours:dealt' has no such option (it "),
+        ({"server": {"rule": "ours:half", "lr": 1.0}}, "server.lr: ours:half is a step, not a class: it has "),
         ({"client": {"rule": "ours:Prox"}}, "client.lr: client 'ours:Prox' needs it"),
-        ({"client": {"rule": "ours:Pox"}}, "client.rule: the module 'ours' ({home}/ours.py) has no function or class 'P"),
-        ({"run": {**RUN, "loss": "ours:fokal"}}, "run.loss: the module 'ours' ({home}/ours.py) has no function or class"),
-        ({"run": {**RUN, "metrics": ["ours:top2", "helper:top2"]}}, "run.metrics: two of them have the same name; give"),
+        ({"client": {"rule": "ours:Pox"}}, "client.rule: the module 'ours' ({home}/ours.py) has no function or "),
+        ({"run": {**RUN, "loss": "ours:fokal"}}, "run.loss: the module 'ours' ({home}/ours.py) has no function or "),
+        ({"run": {**RUN, "metrics": ["ours:top2", "helper:top2"]}}, "run.metrics: two of them have the same name"),
         ({"run": {**RUN, "metrics": "ours:top2"}}, "run.metrics: must be a list of "),
         ({"run": {**RUN, "loss": "mean"}}, 'run.loss: must be "cross_entropy" or "binary_cross_entropy" or "mse"'),
         ({"method": "scaffold", "client": OWN["client"], "server": None}, "client.rule: "),
