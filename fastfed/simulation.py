@@ -438,7 +438,8 @@ class Simulation:
     def resume(
         cls, path: str | Path, *, model: nn.Module | None = None, fed: Federation | None = None, **settings: Any
     ) -> Simulation:
-        """The simulation of a checkpoint: a file, or a directory, whose newest is taken. It goes on to the same bits.
+        """The simulation of a checkpoint: a file, or a directory of them or of a run ("runs/digits"), whose newest is
+        taken. It goes on to the same bits.
 
         A model of ``ff.models`` and data of ``ff.data`` are made again; others must be given, and so must settings that
         JSON cannot hold (callables, tensors). `threads` may be changed, and so may `executor` and `device`, which agree

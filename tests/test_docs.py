@@ -25,6 +25,7 @@ import fastfed as ff
 from fastfed.app import cli, config, sweep
 from fastfed.bench import (
     checkpoints,
+    convolutions,
     device_costs,
     epochs,
     events,
@@ -34,6 +35,7 @@ from fastfed.bench import (
     memory,
     optim,
     ranks,
+    robust,
     rooms,
     waiting,
 )
@@ -51,7 +53,12 @@ every_page = pytest.mark.parametrize("page", ALL)
 # ---- examples -------------------------------------------------------------------------------------------------------
 
 ELSEWHERE = ("docs/flower.md", "docs/pfl.md")  # pages whose examples run where their host is: tests/integrations
-EXECUTED = ("docs/runs.md", "docs/sweeps.md", "docs/reports.md")  # pages whose commands are run, not only looked up
+EXECUTED = (
+    "docs/runs.md",
+    "docs/sweeps.md",
+    "docs/reports.md",
+    "docs/model.md",
+)  # pages whose commands are run, not only looked up
 
 
 def run_command(line: str, where: str) -> str:
@@ -130,7 +137,8 @@ def test_configurations_are_accepted(page: str, tmp_path: Path) -> None:
 
 
 _MODULES = (
-    checkpoints, device_costs, epochs, events, flower, gpu_report, host_time, memory, optim, ranks, rooms, waiting,
+    checkpoints, convolutions, device_costs, epochs, events, flower, gpu_report, host_time, memory, optim, ranks,
+    robust, rooms, waiting,
 )  # fmt: skip
 PROGRAMS = {module.__name__: module.app for module in _MODULES}
 

@@ -29,7 +29,7 @@ from .loaders.topics import ag_news, dbpedia
 from .partition import dirichlet, dirichlet_by_label, iid, natural, pachinko
 from .partition_file import load_partition, save_partition
 from .picture import draw_labels, draw_partition
-from .pooled import pooled
+from .pooling import pooled
 from .store import Examples, Inputs, Pixels, Sparse
 from .validation import hold_out
 

@@ -130,7 +130,7 @@ def _inputs(name: str, value: Any, seen: _Seen) -> Inputs:
         tensor = _tensor(name, value)
         if tensor.dtype is torch.uint8:
             return _pixels(name, tensor, seen)
-        found = _widened(tensor)
+        found = _widened(name, tensor)
     for option, given in seen._asdict().items():
         if given is not None:
             kind = "Sparse" if isinstance(found, Sparse) else str(found.dtype)  # type: ignore[union-attr]
@@ -140,7 +140,7 @@ def _inputs(name: str, value: Any, seen: _Seen) -> Inputs:
 
 
 def _targets(name: str, value: Any) -> Tensor | Sparse:
-    return _sparse(name, value) if _is_csr(value) else _widened(_tensor(name, value))
+    return _sparse(name, value) if _is_csr(value) else _widened(name, _tensor(name, value))
 
 
 def _pixels(name: str, images: Tensor, seen: _Seen) -> Pixels:
@@ -159,8 +159,16 @@ def _pixels(name: str, images: Tensor, seen: _Seen) -> Pixels:
     )
 
 
-def _widened(tensor: Tensor) -> Tensor:
-    return tensor.to(torch.float32 if tensor.is_floating_point() else torch.int64)
+def _widened(name: str, tensor: Tensor) -> Tensor:
+    found = tensor.to(torch.float32 if tensor.is_floating_point() else torch.int64)
+    if tensor.dtype is torch.float64 and bool((found.isinf() & ~tensor.isinf()).any()):
+        raise ValueError(f"{name}: must fit into float32, its largest entry is {_largest(tensor):g}")
+    return found
+
+
+def _largest(tensor: Tensor) -> float:
+    """The largest finite entry, by its absolute value."""
+    return float(tensor[tensor.isfinite()].abs().max())
 
 
 def _tensor(name: str, value: Any) -> Tensor:
@@ -215,26 +223,15 @@ def _sparse(name: str, matrix: Any) -> Sparse:
         raise ValueError(f"{name}: must have fewer than 2**31 columns, got {width}")
     if values.dtype.kind not in "iufb":
         raise TypeError(f"{name}: must hold numbers, got {values.dtype}")
+    if len(columns) and not 0 <= int(columns.min()) <= int(columns.max()) < width:
+        raise ValueError(f"{name}: is no valid CSR matrix: columns: must lie in [0, {width})")
+    entries = _widened(name, torch.from_numpy(values.astype(np.float64)))
     try:
-        found = Sparse(
-            torch.from_numpy(starts.astype(np.int64)),
-            torch.from_numpy(columns.astype(np.int32)),
-            torch.from_numpy(values.astype(np.float32)),
-            width,
+        return Sparse(
+            torch.from_numpy(starts.astype(np.int64)), torch.from_numpy(columns.astype(np.int32)), entries, width
         )
     except ValueError as error:
         raise ValueError(f"{name}: is no valid CSR matrix: {error}") from error
-    _check_no_doubles(name, found)
-    return found
-
-
-def _check_no_doubles(name: str, found: Sparse) -> None:
-    """A column that occurs twice in a row would be added by some readers and overwritten by others."""
-    row = torch.arange(len(found)).repeat_interleave(found.starts.diff())
-    place = row * found.width + found.columns
-    steps = place.diff()
-    if bool((steps <= 0).any()) and bool((place.sort().values.diff() == 0).any()):
-        raise ValueError(f"{name}: has a column more than once in a row; sum_duplicates() adds them up")
 
 
 def _check_alike(train: Examples, test: Examples) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from ..saved.recipe import remembered
-from .dataset import Dataset, Federated
+from .dataset import Dataset, Federated, has_fingerprint
 from .errors import DataError
 
 _FORMAT = "fastfed partition 1"
@@ -73,7 +73,7 @@ def load_partition(data: Dataset, path: str | os.PathLike[str]) -> Federated:
         )
     except (TypeError, ValueError) as error:
         raise _refusal(path, f"it is damaged ({error})") from error
-    if fed.fingerprint() != header["fingerprint"]:
+    if not has_fingerprint(fed, header["fingerprint"]):
         raise _refusal(path, f"it deals {header['name']} with other contents than this {data.name}, or was changed")
     return fed
 

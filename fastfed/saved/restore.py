@@ -28,6 +28,7 @@ _LATER_ARGUMENTS: dict[str, dict[str, Any]] = {  # likewise, of what settings ar
     "exchange.scaffold.ControlVariates": {"store": None},
     "exchange.moon.PreviousModels": {"store": None},
 }
+CONSTANT = "constant."  # what begins the names of tensors of the module that are not trained
 _ANYWHERE = ("eager", "batched")  # the executors that know every device
 
 

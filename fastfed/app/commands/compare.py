@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .terminal import console
+from .terminal import say, show_table
 
 if TYPE_CHECKING:
     from ..report import Entry
@@ -65,13 +65,12 @@ def _show(order: list[Summary], metric: str | None, target: float | None) -> Non
     from ..report import tables
     from ..report.grid import as_rich
 
-    said = console()
-    said.print(as_rich(tables.results(order, metric, target)))
+    show_table(as_rich(tables.results(order, metric, target)))
     differences = tables.differences([one.group for one in order])
     if differences is not None:
-        said.print(as_rich(_readable(differences), "Settings in which they differ"))
+        show_table(as_rich(_readable(differences), "Settings in which they differ"))
     elif len(order) > 1:
-        said.print("Their configurations do not differ.")
+        say("Their configurations do not differ.")
 
 
 def _readable(differences: Grid) -> Grid:

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ..counting import counted
 from ..errors import first_line
 from .run import DataOption, File, Sets
-from .terminal import FAILED, complain, console, say
+from .terminal import FAILED, complain, console, say, show_table
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -49,7 +50,7 @@ def list_all() -> None:
         clients = "its own" if has_clients(load) else "by a partition"
         table.add_row(name, escape(_summary(load)), clients, escape("\n".join(_keys(load))))
     shown = console()
-    shown.print(table)
+    show_table(table)
     shown.print(f"Partitions: {'; '.join(_partitions())}", highlight=False, markup=False)
     shown.print(f"--data synthetic stands in for {', '.join(STAND_INS)}", highlight=False, markup=False)
 
@@ -102,7 +103,7 @@ def check(
     if not table.row_count:
         complain(f"{root}: holds none of the data sets that FastFed knows (`fastfed data list`)")
         raise typer.Exit(FAILED)
-    console().print(table)
+    show_table(table)
     if broken:
         raise typer.Exit(FAILED)
 
@@ -171,11 +172,10 @@ def show(
     from .. import config as configs
 
     fed = configs.load(file, sets or (), data or ()).federation()
-    shown = console()
-    shown.print(sizes(fed))
+    show_table(sizes(fed))
     classes = partition(fed)
     if classes is not None:
-        shown.print(classes)
+        show_table(classes)
     for option, path, draw in (("--plot", plot, draw_partition), ("--labels", labels, draw_labels)):
         if path is None:
             continue
@@ -278,6 +278,7 @@ def sizes(fed: Federation) -> Table:
 
 _SHADES = " ░▒▓█"
 _CLIENTS_ACROSS, _MOST_CLASSES = 60, 64
+_BESIDES = 32  # columns of a terminal that the table needs beside the clients
 
 
 def partition(fed: Federation) -> Table | None:
@@ -289,9 +290,9 @@ def partition(fed: Federation) -> Table | None:
     told = who_has_what(fed)
     if told["counts"] is None or len(told["classes"]) > _MOST_CLASSES:
         return None
-    counts = told["counts"][:_CLIENTS_ACROSS]
+    counts = told["counts"][: min(_CLIENTS_ACROSS, max(1, console().width - _BESIDES))]
     most = max(1, max(map(max, counts)))
-    table = Table(title=f"{len(counts)} of {len(fed):,} clients across (█: {most:,} examples)")
+    table = Table(title=f"{len(counts)} of {counted(len(fed), 'client')} across (█: {counted(most, 'example')})")
     for heading in ("class", "clients", "examples"):
         table.add_column(heading, no_wrap=True, justify="right" if heading == "examples" else "left")
     for kind, name in enumerate(told["classes"]):

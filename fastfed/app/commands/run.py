@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from .terminal import FAILED, INTERRUPTED, complain, console, say
+from ..counting import counted
+from .shorthands import with_shorthands
+from .terminal import FAILED, INTERRUPTED, complain, report_command, say, show_table
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -42,6 +44,7 @@ Centralised = Annotated[
 ]
 
 
+@with_shorthands
 def run(
     file: File,
     sets: Sets = None,
@@ -62,7 +65,7 @@ def run(
 
     On several processes: torchrun --nproc-per-node 4 -m fastfed run digits.toml, to the same bits.
 
-    Example: fastfed run digits.toml --set server.lr=0.1 --set run.rounds=200 --out runs/a
+    Example: fastfed run digits.toml --rounds 200 --set server.tau=1e-4 --out runs/a
     """
     from ...ranks import join
 
@@ -164,8 +167,12 @@ def _conclude(run: Run, as_json: bool, sentence: str | None = None) -> None:
         complain(note)
     if sentence is not None:
         complain(sentence)
-    console(stderr=as_json).print(summary(run))
-    say(f"Run: {run.path.resolve()}", stderr=as_json)
+    show_table(summary(run), stderr=as_json)
+    if not len(run.history):
+        say("No round was run (run.rounds is 0): the model is as it began.", stderr=as_json)
+    say(f"Run:    {run.path.resolve()}", stderr=as_json)
+    if len(run.history):
+        say(f"Report: type {report_command(run.path)}", stderr=as_json)
 
 
 def summary(run: Run) -> Table:
@@ -188,7 +195,7 @@ def summary(run: Run) -> Table:
         "clients refused": f"{sum(history.column('skipped')):,}",
         "MB sent": f"{sent / 1e6:,.1f}",
         "seconds": f"{run.info['seconds']:.1f}",
-        "executor": f"{run.info['executor']}, {_processes(run)}{run.info['threads']} threads",
+        "executor": f"{run.info['executor']}, {_processes(run)}{counted(run.info['threads'], 'thread')}",
     }
     for key, value in rows.items():
         table.add_row(key, escape(str(value)))

@@ -19,7 +19,7 @@ from . import running
 from .document import FROM, names_module
 from .errors import ConfigError, in_file, keyed
 from .kinds import METHODS, find, name_of
-from .options import without_none, written
+from .options import arguments_of, without_none, written
 from .own import OwnFunction, OwnPart
 from .parts import BLEND, CHOICES, SERVER, make_blend, make_privacy, write_client
 from .source import PATHS, Data, Model, Source, check_fit, make_model
@@ -235,7 +235,8 @@ def _check_keys(tables: Mapping[str, Any]) -> None:
     for key in tables:
         if key not in _KEYS:
             known = (*_KEYS, documents.BASE)
-            raise ConfigError(f"{key}: no such key or table (there are {', '.join(known)}).{nearest(key, known)}")
+            there = f"no such key or table (there are {', '.join(known)})."
+            raise ConfigError(f"{key}: {there}{_meant(key) or nearest(key, known)}")
     if not isinstance(tables.get("name", ""), str):
         raise ConfigError(f"name: must be a string, got {tables['name']!r}")
     if "method" in tables:
@@ -247,6 +248,17 @@ def _check_keys(tables: Mapping[str, Any]) -> None:
             continue
         if not isinstance(tables.get(key, {}), Mapping):
             raise ConfigError(f"{key}: must be a table, got {tables[key]!r}")
+
+
+def _meant(key: str) -> str:
+    """Where a key belongs that was given without its table, in words; "" if nobody has it."""
+    places = ["run"] if key in running.arguments() else []
+    places += [
+        side for side in methods.SIDES if any(key in arguments_of(kind) for kind in CHOICES[side].kinds.values())
+    ]
+    if not places:
+        return ""
+    return f" Did you mean {' or '.join(f'{place}.{key}' for place in places)}?"
 
 
 def _parts(

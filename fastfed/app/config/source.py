@@ -135,6 +135,15 @@ class Data:
             raise ConfigError(keyed(error, keys, "data")) from error
         return fed
 
+    def check_places(self) -> None:
+        """Refuses directories and files that are not there, before anything is loaded."""
+        for source in (self.loader, *([] if self.partition is None else [self.partition])):
+            for key in directories(source.function):
+                given = source.given.get(key)
+                for place in given if isinstance(given, list) else [given]:
+                    if isinstance(place, (str, Path)) and not Path(place).exists():
+                        raise ConfigError(f"data.{key}: {place}: there is no such directory")
+
     def written(self) -> dict[str, Any]:
         """The table, every key with its value; those of a validation set and of a pool only where there is one."""
         loading = self.loader.arguments()

@@ -12,6 +12,7 @@ from importlib import resources
 from typing import Any
 
 from ..._version import __version__
+from ..counting import counted
 from . import charts, tables
 from .charts import Chart, Partition
 from .entries import Entry, Group, group, main_metric
@@ -179,14 +180,16 @@ def _title(entries: Sequence[Entry], groups: Sequence[Group]) -> str:
 
 def _facts(entries: Sequence[Entry], groups: Sequence[Group]) -> str:
     """The line below the headline: how many runs of what."""
-    facts = [f"{len(entries)} run{'s' if len(entries) != 1 else ''}"]
+    facts = [counted(len(entries), "run")]
     if len(groups) != len(entries):
         seeds = sorted({len(one.entries) for one in groups})
-        facts.append(f"{seeds[0]} seeds each" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]} seeds each")
-    for name, unit in (("clients", "clients"), ("parameters", "parameters")):
+        facts.append(
+            f"{counted(seeds[0], 'seed')} each" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]} seeds each"
+        )
+    for name, unit in (("clients", "client"), ("parameters", "parameter")):
         told = {entry.info.get(name) for entry in entries}
         if len(told) == 1 and isinstance(value := told.pop(), int):
-            facts.append(f"{value:,} {unit}")
+            facts.append(counted(value, unit))
     dates = sorted(str(entry.info["finished"])[:10] for entry in entries if entry.info.get("finished"))
     return " · ".join([*facts, *dates[-1:]])
 

@@ -10,11 +10,12 @@ from typing import Any
 from ...files import as_json, write_whole
 from ...record.history import History
 from ...record.writers import read_json_lines
+from ...saved.checkpoint import OF_A_RUN, all_of
 from ..config import ConfigError
 from ..config import document as documents
 
 CONFIG, INFO, ROUNDS, CLIENTS, COSTS = "config.toml", "run.json", "rounds.jsonl", "clients.json", "costs.json"
-CHECKPOINT, TRACEBACK = "checkpoint", "traceback.txt"
+CHECKPOINT, TRACEBACK = OF_A_RUN, "traceback.txt"
 
 
 class RunExists(ValueError):
@@ -64,6 +65,11 @@ def find(directory: str | Path) -> list[Path]:
 def holds_run(path: str | Path) -> bool:
     """Whether there is a run, or a part of one."""
     return any((Path(path) / name).exists() for name in (CONFIG, INFO, ROUNDS, CHECKPOINT))
+
+
+def has_rows(path: str | Path) -> bool:
+    """Whether a round was run there that a checkpoint keeps."""
+    return bool(all_of(Path(path) / CHECKPOINT))
 
 
 def read(path: str | Path) -> Run:

@@ -86,6 +86,11 @@ class Plan:
         """The threads of a run that the file asks for: the most, where points differ."""
         return max((c.settings["threads"] for c in self.configs.values() if c.settings.get("threads")), default=None)
 
+    def check_places(self) -> None:
+        """Refuses directories of data that are not there: before the runs, and once for all of them."""
+        for config in self.configs.values():
+            config.data.check_places()
+
     @cached_property
     def keys(self) -> list[str]:
         """The dotted keys of all axes, in order."""
