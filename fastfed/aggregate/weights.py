@@ -35,7 +35,7 @@ class Relative:
         fits = isinstance(weights, (Sequence, Tensor)) and not isinstance(weights, str)
         given = torch.as_tensor(weights if fits else (), dtype=torch.float64, device="cpu")
         if given.shape != (clients,):
-            raise ValueError(f"weights: must be 'examples', 'uniform' or {clients} numbers >= 0, one per client")
+            raise ValueError(f"weights: must be 'examples', 'uniform' or {clients} finite numbers >= 0, one per client")
         check_weights("weights", given)
         if not bool((given > 0).any()):
             raise ValueError("weights: must be > 0 for at least one client")

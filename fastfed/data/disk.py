@@ -29,7 +29,7 @@ from ..files import write_whole
 from ..saved.recipe import remembered
 from .augment import Augment
 from .dataset import Federated, has_fingerprint
-from .errors import DataError
+from .errors import DataError, reading
 from .fingerprint import digest_of, remember
 from .store import Examples, Inputs, Pixels, Sparse
 
@@ -67,6 +67,11 @@ def open_store(directory: str | os.PathLike[str]) -> Federated:
     What is written to these tensors stays in this process; the files are never changed.
     """
     folder = Path(directory)
+    with reading(folder, _EXPECTED, _SOURCE):
+        return _opened(folder)
+
+
+def _opened(folder: Path) -> Federated:
     header = _read_header(folder)
     try:
         arrays = _Arrays(folder, header.get("digests"))
@@ -154,7 +159,7 @@ def _read_header(folder: Path) -> dict[str, Any]:
         header = json.loads((folder / _HEADER).read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise _refusal(folder, f"has no {_HEADER}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise _refusal(folder / _HEADER, f"is no JSON ({error})") from error
     if not isinstance(header, dict) or header.get("format") not in (_FORMAT, _FIRST_FORMAT):
         raise _refusal(folder / _HEADER, f"does not say {_FORMAT!r}")

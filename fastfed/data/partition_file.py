@@ -13,7 +13,7 @@ import torch
 
 from ..saved.recipe import remembered
 from .dataset import Dataset, Federated, has_fingerprint
-from .errors import DataError
+from .errors import DataError, reading
 
 _FORMAT = "fastfed partition 1"
 _EXPECTED = "a partition that save_partition wrote"
@@ -53,7 +53,12 @@ def save_partition(fed: Federated, path: str | os.PathLike[str]) -> None:
 @remembered
 def load_partition(data: Dataset, path: str | os.PathLike[str]) -> Federated:
     """The clients that `save_partition` wrote to `path`, with the rows of `data`: the data that was dealt, no other."""
-    header, arrays = _read(Path(path))
+    with reading(path, _EXPECTED, _SOURCE):
+        return _dealt(data, Path(path))
+
+
+def _dealt(data: Dataset, path: Path) -> Federated:
+    header, arrays = _read(path)
     tests = None if data.test is None else len(data.test)
     for name, found in (("examples", len(data.train)), ("test_examples", tests)):
         if header["test_examples"] is None and name == "test_examples":

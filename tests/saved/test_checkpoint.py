@@ -187,6 +187,20 @@ def test_a_file_that_ends_too_early_is_noticed(length: int, tmp_path: Path) -> N
         ff.Simulation.resume(tmp_path)
 
 
+@pytest.mark.parametrize("text", ["", "[" * 100_000, '{"manifest": 3}', "[]"])
+def test_a_file_that_is_called_almost_as_a_checkpoint(text: str, tmp_path: Path) -> None:
+    sim = simulation()
+    sim.save(tmp_path)
+    odd = tmp_path / "round-x.json"
+    odd.write_text(text)
+    with pytest.raises(DamagedCheckpoint, match=r"round-x.json: damaged .*A checkpoint is called round-00000120.safe"):
+        checkpoint.read(odd)
+    sim.step()
+    sim.saved.save(sim, tmp_path, keep=1)  # which looks through the directory
+    assert checkpoint.newest(tmp_path).name == "round-00000001.safetensors"
+    assert odd.exists()
+
+
 def test_another_format_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checkpoint, "FORMAT", 99)
     simulation().save(tmp_path)

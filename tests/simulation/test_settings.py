@@ -81,7 +81,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"client": Blend([Part(SGD, steps=2)]), "epochs": 1, "across_epochs": True}, "across_epochs: the parts"),
     ({"weights": [1e308] * 12}, r"weights: must be a number from 0 to 1e+30, got 1e+308 for client 0"),
     ({"weights": [1.0] * 11 + [float("nan")]}, r"weights: must be a number from 0 to 1e+30, got nan for client 11"),
-    ({"weights": [1.0] * 11}, "weights: must be 'examples', 'uniform' or 12 numbers >= 0, one per client"),
+    ({"weights": [1.0] * 11}, "weights: must be 'examples', 'uniform' or 12 finite numbers >= 0, one per client"),
     ({"weights": [0.0] * 12}, "weights: must be > 0 for at least one client"),
     ({"batches": "shuffled"}, "batches: must be 'epochs' or 'drawn', got 'shuffled'"),
     (

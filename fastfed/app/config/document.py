@@ -118,6 +118,8 @@ def read_alone(path: str | Path) -> dict[str, Any]:
         raise ConfigError(f"{path}: cannot be read ({error.strerror or error})") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: is not TOML: {error}") from error
+    except RecursionError:
+        raise ConfigError(f"{path}: is nested too deeply") from None
 
 
 def overridden(document: Mapping[str, Any], sets: Iterable[str]) -> dict[str, Any]:
@@ -134,7 +136,7 @@ def overridden(document: Mapping[str, Any], sets: Iterable[str]) -> dict[str, An
 def _toml_value(text: str) -> Any:
     try:
         return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (tomllib.TOMLDecodeError, RecursionError):
         return text  # a bare word, so that nobody needs quotes within quotes
 
 

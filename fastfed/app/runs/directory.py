@@ -95,14 +95,14 @@ def _tables(path: Path) -> dict[str, Any]:
 def _rows(path: Path) -> History:
     try:
         return read_json_lines(path)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise DamagedRun(f"{path}: is damaged: {error}") from error
 
 
 def read_json(path: Path) -> dict[str, Any]:
     try:
         held = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise DamagedRun(f"{path}: cannot be read: {error}") from error
     if not isinstance(held, dict):
         raise DamagedRun(f"{path}: is damaged: it holds no JSON object")

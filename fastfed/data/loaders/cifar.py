@@ -114,7 +114,11 @@ def _load(kind: _Kind, root: str | PathLike[str], normalise: Normalise, augment:
     parts = []
     for stems in (kind.train, (kind.test,)):
         paths = [kind.origin.find([folder], [stem + suffix]) for stem in stems]
-        parts.append(_join(kind, paths, [read(kind, path) for path in paths]))
+        held = []
+        for path in paths:
+            with kind.origin.reading(path):
+                held.append(read(kind, path))
+        parts.append(_join(kind, paths, held))
     (images, labels), (test_images, test_labels) = parts
     return Dataset(
         kind.name,
@@ -194,7 +198,8 @@ def _class_names(kind: _Kind, folder: Path) -> tuple[str, ...]:
     text, pickled = folder / kind.names_text, folder / kind.names_pickle
     if text.is_file():
         path = text
-        names = [line.strip() for line in text.read_text(encoding="utf-8", errors="replace").splitlines()]
+        with kind.origin.reading(path):
+            names = [line.strip() for line in text.read_text(encoding="utf-8", errors="replace").splitlines()]
         names = [name for name in names if name]
     elif pickled.is_file():
         path = pickled

@@ -236,14 +236,16 @@ def _check_count(images: Path, image_count: int, labels: Path, label_count: int,
 
 def read_idx(path: Path, layout: _Layout, origin: Origin) -> np.ndarray:
     """The rows of an idx file, (rows, *layout.row) in the file's byte order: mapped, or in memory where it is gzip."""
-    try:
-        return _unpacked(path, layout, origin) if path.suffix == ".gz" else _mapped(path, layout, origin)
-    except gzip.BadGzipFile as error:
-        raise origin.error(path, f"is not a gzip file ({error})", "a file packed with gzip, as .gz says") from error
-    except (EOFError, zlib.error) as error:
-        raise origin.error(path, f"is truncated or damaged ({error})", "a whole gzip file") from error
-    except OSError as error:
-        raise origin.error(path, f"cannot be read ({error.strerror or error})", "a file that can be read") from error
+    with origin.reading(path):
+        try:
+            return _unpacked(path, layout, origin) if path.suffix == ".gz" else _mapped(path, layout, origin)
+        except gzip.BadGzipFile as error:
+            raise origin.error(path, f"is not a gzip file ({error})", "a file packed with gzip, as .gz says") from error
+        except (EOFError, zlib.error) as error:
+            raise origin.error(path, f"is truncated or damaged ({error})", "a whole gzip file") from error
+        except OSError as error:
+            problem = f"cannot be read ({error.strerror or error})"
+            raise origin.error(path, problem, "a file that can be read") from error
 
 
 def _mapped(path: Path, layout: _Layout, origin: Origin) -> np.ndarray:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from ...losses import IGNORED
 from ...saved.recipe import remembered
 from ..dataset import Dataset
-from ..errors import DataError
+from ..errors import DataError, reading
 from ..store import Examples
 from .text import character_tokens
 
@@ -110,7 +110,9 @@ def _read(directory: Path) -> list[_User]:
     files = sorted(directory.glob("*.json"))
     users: dict[str, _User] = {}
     for file in files:
-        for user in _read_file(file):
+        with reading(file, _EXPECTED, _SOURCE):
+            found = _read_file(file)
+        for user in found:
             if user.name in users:
                 raise DataError(file, f"has the user {user.name!r}, whom another file has too", _EXPECTED, _SOURCE)
             users[user.name] = user

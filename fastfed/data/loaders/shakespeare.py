@@ -17,7 +17,7 @@ import torch
 from ...saved.recipe import remembered
 from ..arguments import check_whole
 from ..dataset import Dataset
-from ..errors import DataError
+from ..errors import DataError, reading
 from ..store import Examples
 from .text import character_sequences, check_fraction, held_out
 
@@ -91,7 +91,9 @@ def shakespeare_plays(
 def read_roles(root: str | PathLike[str]) -> list[Role]:
     """All roles that speak, by play in alphabetical order and then by first appearance."""
     roles: dict[tuple[str, str], Role] = {}
-    for path, text in sorted(_texts(Path(root))):
+    with reading(root, _EXPECTED, _SOURCE):
+        texts = sorted(_texts(Path(root)))
+    for path, text in texts:
         play = PurePosixPath(path.as_posix()).stem
         for name, speech in _speeches(path, text):
             roles.setdefault((play, name), Role(play, name)).speeches.append(speech)

@@ -16,7 +16,7 @@ import numpy as np
 from ...saved.recipe import remembered
 from ..arguments import check_whole
 from ..dataset import Dataset
-from ..errors import DataError
+from ..errors import DataError, reading
 from ..store import Examples
 from .text import (
     PAD,
@@ -218,15 +218,15 @@ def _kept(chosen: Chosen, clients: int) -> Integers:
 def _counts(path: Path) -> dict[str, int]:
     """A file of counts, most frequent first: a json dictionary, or lines of a key and its count."""
     expected = "a json dictionary of counts, or lines of a word and its count"
-    try:
-        text = path.read_text(encoding="utf-8")
-        if text.lstrip().startswith("{"):
-            return {str(key): int(count) for key, count in json.loads(text).items()}
-        return {key: int(count) for key, count in (line.rsplit(maxsplit=1) for line in text.splitlines() if line)}
-    except (ValueError, TypeError) as error:
-        raise DataError(
-            path, f"is truncated or not as expected ({error})", expected, SOURCE.format(path.name)
-        ) from error
+    source = SOURCE.format(path.name)
+    with reading(path, expected, source):
+        try:
+            text = path.read_text(encoding="utf-8")
+            if text.lstrip().startswith("{"):
+                return {str(key): int(count) for key, count in json.loads(text).items()}
+            return {key: int(count) for key, count in (line.rsplit(maxsplit=1) for line in text.splitlines() if line)}
+        except (ValueError, TypeError) as error:
+            raise DataError(path, f"is truncated or not as expected ({error})", expected, source) from error
 
 
 def _words(text: bytes) -> list[str]:
