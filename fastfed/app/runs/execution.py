@@ -18,6 +18,7 @@ from ...saved import checkpoint as checkpoints
 from ...sharing import writes
 from ...simulation import Simulation
 from ..config import CHANGE_NO_RESULT, Config, ConfigError, parse
+from ..config.document import DIGEST
 from ..config.options import NONE, without_none
 from ..errors import first_line
 from .beginning import circumstances, create, now, refuse_existing
@@ -113,6 +114,8 @@ def is_finished(config: Config, path: str | Path) -> bool:
 def difference_from(run: Run, config: Config) -> str | None:
     """What makes a configuration another run than this one, in words; None where it is the same, longer perhaps."""
     for key, (before, asked) in _differences(_told(run), without_none(config.resolved())).items():
+        if key.endswith(f".{DIGEST}"):
+            return f"{key}: the source of what [{key.partition('.')[0]}] names has changed since {run.path} began"
         if key not in (*CHANGE_NO_RESULT, *_ENDS_IT):
             return f"{key}: the run in {run.path} has {before!r}, got {asked!r}"
     return None
@@ -161,7 +164,8 @@ def _resumed(config: Config, home: Path, fed: Federation | None) -> Simulation:
     if on_first(lambda: bool(checkpoints.all_of(home / CHECKPOINT))):
         fed, model = config.federation() if fed is None else fed, config.make_model()
         try:
-            sim = Simulation.resume(home / CHECKPOINT, model=model, fed=fed, threads=config.settings.get("threads"))
+            given = {"threads": config.settings.get("threads"), **config.given_again()}
+            sim = Simulation.resume(home / CHECKPOINT, model=model, fed=fed, **given)
         except (ValueError, OSError) as error:
             raise RunFailed(f"{home}: cannot go on: {error}") from error
     else:
