@@ -13,7 +13,7 @@ from torch import Tensor
 from ..saved.recipe import Recipe
 from ..shown import Shown
 from .fingerprint import is_sampled, sampled, whole
-from .store import Examples, Inputs, Pixels, Sparse
+from .store import Examples, Sparse
 
 
 @dataclass(frozen=True, repr=False)

@@ -98,6 +98,8 @@ def _is_notebook() -> bool:
 class _NotebookBar:
     """One output of the cell, replaced a few times a second: plain HTML, no widget that a saved notebook would lack."""
 
+    speaks = True
+
     def __init__(self, done: int, total: int | None) -> None:
         self._done, self._total, self._first = done, total, done
         self._began = self._drawn = time.monotonic()
@@ -114,6 +116,9 @@ class _NotebookBar:
     def draw(self) -> None:
         self._drawn = time.monotonic()
         self._handle.update(self._bundle(), raw=True)
+
+    def say(self, sentence: str) -> None:
+        print(f"fastfed: {sentence}", file=sys.stderr, flush=True)
 
     def _bundle(self) -> dict[str, str]:
         passed = time.monotonic() - self._began
