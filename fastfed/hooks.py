@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
+from .fine_tune import FineTune
 from .record.evaluate import higher_is_better, validation_rows
 from .record.history import Row, finite, reaches
 from .record.progress import Display, display
@@ -69,6 +70,7 @@ class Evaluated:
 
     training: bool = False
     per_client: bool = False
+    fine_tune: FineTune | None = None
 
 
 class Evaluating(Hook):
@@ -93,7 +95,10 @@ class Evaluating(Hook):
         if nothing_held and self.besides == Evaluated():
             return
         began = time.perf_counter()
-        row |= finite(sim.evaluate(training=self.besides.training, per_client=self.besides.per_client))
+        measured = sim.evaluate(
+            training=self.besides.training, per_client=self.besides.per_client, fine_tune=self.besides.fine_tune
+        )
+        row |= finite(measured)
         row["seconds_evaluate"] = time.perf_counter() - began
 
     def _is_due(self, sim: Simulation, last: bool) -> bool:

@@ -98,8 +98,9 @@ def check_measured(sim: Simulation, argument: str, name: str, evaluate_every: in
     sets["trainset"] = training_rows(sim.fed) if evaluated.training else None
     held = [part for part, examples in sets.items() if examples is not None]
     tested = {f"{part}_{one}" for part in held for one in ("loss", *metrics)}
-    if evaluated.per_client:
-        tested |= {f"client_{one}_{part}" for one in metrics for part in ("mean", "p10", "p90")}
+    spread = {"client": evaluated.per_client, "tuned": evaluated.fine_tune is not None}
+    of_clients = [prefix for prefix, wanted in spread.items() if wanted]
+    tested |= {f"{prefix}_{one}_{part}" for prefix in of_clients for one in metrics for part in ("mean", "p10", "p90")}
     if name == TRAIN_LOSS:
         return
     if name not in tested:

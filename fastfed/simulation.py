@@ -8,7 +8,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -22,6 +22,7 @@ from .data import Federation
 from .devices import Devices, find_devices, written
 from .door import gives_classes
 from .exchange import Exchange
+from .fine_tune import FineTune, FineTuned, check_fine_tune
 from .hooks import (
     Calling,
     Evaluated,
@@ -344,6 +345,7 @@ class Simulation(Shown):
         evaluate_every: int = 10,
         evaluate_training: bool = False,
         per_client: bool = False,
+        fine_tune: FineTune | None = None,
         target: Mapping[str, float] | None = None,
         checkpoint: str | Path | None = None,
         checkpoint_every: int = 10,
@@ -363,9 +365,10 @@ class Simulation(Shown):
 
         The test set is evaluated after every `evaluate_every`-th round and after the last (0: never), with
         `evaluate_training` also all training examples (trainset_loss and so on; train_loss is what clients saw while
-        they trained), with `per_client` also the spread over clients. `target`, such as ``{"test_accuracy": 0.86}``,
-        ends the run once it is reached. `checkpoint` is a directory that gets one every `checkpoint_every` rounds, at
-        the end, and on Ctrl-C; the last `keep` and the best stay. `log` is a file of JSON lines, `tensorboard` a
+        they trained), with `per_client` also the spread over clients, with `fine_tune` (``ff.FineTune``) that over
+        clients which have trained on their own examples before. `target`, such as ``{"test_accuracy": 0.86}``, ends the
+        run once it is reached. `checkpoint` is a directory that gets one every `checkpoint_every` rounds, at the end,
+        and on Ctrl-C; the last `keep` and the best stay. `log` is a file of JSON lines, `tensorboard` a
         directory of events. `progress` False silences the bar (on a terminal) or the lines (elsewhere).
 
         `patience` ends the run once so many evaluations in a row were no better than the best before them, by
@@ -375,7 +378,8 @@ class Simulation(Shown):
         """
         end = end_of_run(self, rounds, until, until_clock, flush)
         check_intervals(evaluate_every, checkpoint_every, keep)
-        evaluated = Evaluated(evaluate_training, per_client)
+        check_fine_tune(self, fine_tune)
+        evaluated = Evaluated(evaluate_training, per_client, fine_tune)
         check_target(self, target, evaluate_every, evaluated)
         check_hooks(hooks, on_round)
         waiting = waits(self, patience, evaluate_every, evaluated)
@@ -406,7 +410,9 @@ class Simulation(Shown):
             return f"test_{name}"
         return "train_loss" if validation_rows(self.fed) is None else f"validation_{name}"
 
-    def evaluate(self, *, training: bool = False, per_client: bool = False) -> dict[str, float]:
+    def evaluate(
+        self, *, training: bool = False, per_client: bool = False, fine_tune: FineTune | None = None
+    ) -> dict[str, float]:
         """The global model on the test set: test_loss and test_accuracy, test_recall_at_5 or test_mse; the same on the
         validation set, where the data has one (``ff.data.hold_out``), as validation_loss and so on.
 
@@ -414,11 +420,14 @@ class Simulation(Shown):
         With `per_client`, also the metric's mean, 10th and 90th percentile over the clients that have examples (at most
         1,000, spread over all), on their test examples where the data has any, else on their training examples; their
         names begin with client_. Clients that keep their own batch norms (``batch_norm="local"``) are evaluated with
-        these.
+        these. With `fine_tune` (``ff.FineTune``), the same of clients that have trained the global model on their own
+        training examples before; these names begin with tuned_.
         """
+        check_fine_tune(self, fine_tune)
         if self.ranks is not None:
             self.ranks.agree()
-        return self._evaluation.columns(self.params, training=training, per_client=per_client)
+        tuned = None if fine_tune is None else partial(FineTuned, self, how=fine_tune)
+        return self._evaluation.columns(self.params, training=training, per_client=per_client, tuned=tuned)
 
     @cached_property
     def _evaluation(self) -> Evaluation:
