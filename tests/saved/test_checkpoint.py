@@ -166,7 +166,7 @@ def test_a_change_of_any_byte_is_noticed(tmp_path: Path) -> None:
     assert checkpoint.read(tmp_path)[0]["round"] == 0
 
 
-def test_a_checkpoint_waits_for_the_disk_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_checkpoint_waits_for_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = []
 
     def fsync(file: int) -> None:
@@ -176,7 +176,8 @@ def test_a_checkpoint_waits_for_the_disk_once(tmp_path: Path, monkeypatch: pytes
     sim = simulation()
     sim.run(rounds=1, evaluate_every=0, progress=False)
     path = sim.save(tmp_path)
-    assert found == [(path.stat().st_size, set())]  # all of it, before it has its name
+    assert found[0] == (path.stat().st_size, set())  # all of it, before it has its name
+    assert [there for _, there in found[1:]] == [{1}]
 
 
 @pytest.mark.parametrize("length", [0, 5, 8, 100, -8, -1])

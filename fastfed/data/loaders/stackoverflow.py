@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -65,8 +66,8 @@ def stack_overflow_nwp(
         def encode(source: ClientFile, chosen: Chosen) -> Examples:
             rows = np.full((sum(count for *_, count in chosen), length + 1), PAD, dtype=np.int64)
             empty = iter(rows)
-            for client, which, _ in chosen:
-                for text in source.texts(client, "tokens", which):
+            for (texts,) in source.texts(_rows(chosen), "tokens"):
+                for text in texts:
                     fill_words(next(empty), _words(text), vocabulary, Tokens(words))
             return next_token_examples(rows)
 
@@ -107,8 +108,7 @@ def stack_overflow_tags(
 
         def encode(source: ClientFile, chosen: Chosen) -> Examples:
             bags, tag_rows = SparseRows(words), SparseRows(tags)
-            for client, which, _ in chosen:
-                columns = [source.texts(client, field, which) for field in ("tokens", "title", "tags")]
+            for columns in source.texts(_rows(chosen), "tokens", "title", "tags"):
                 for text, title, tagged in zip(*columns, strict=True):
                     bags.add_words(_words(text) + _words(title), word_places, count_unknown)
                     tag_rows.add_tags(_tags(tagged), tag_places)
@@ -160,10 +160,9 @@ class _StackOverflow:
             counted = _counts(path)
             return {key: place for place, key in enumerate(list(counted)[:size])}
         counts: Counter[str] = Counter()
-        for client, which, _ in self.train:
-            for field in fields:
-                for text in self.train_file.texts(client, field, which):
-                    counts.update(split(text))
+        for columns in self.train_file.texts(_rows(self.train), *fields):
+            for text in chain(*columns):
+                counts.update(split(text))
         return most_common(counts, size)
 
     def dataset(
@@ -205,6 +204,10 @@ def _spread(sizes: Integers, limit: int | None) -> Iterator[tuple[int, Rows, int
     clients, begins = np.unique(owners, return_index=True)
     for client, own in zip(clients, np.split(chosen, begins[1:]), strict=True):
         yield int(client), own - (ends[client] - sizes[client]), len(own)
+
+
+def _rows(chosen: Chosen) -> Iterator[tuple[int, Rows]]:
+    return ((client, which) for client, which, _ in chosen)
 
 
 def _kept(chosen: Chosen, clients: int) -> Integers:
