@@ -273,7 +273,7 @@ class Saving(Hook):
         self._best: float | None = None
 
     def begin(self, sim: Simulation) -> None:
-        if sim.history.column(sim.metric):
+        if sim.history.values(sim.metric):
             self._best = sim.history.best(sim.metric)
 
     def after_round(self, sim: Simulation, row: Row, last: bool) -> None:

@@ -57,6 +57,7 @@ from .schedules import Schedule
 from .servers import FedAvg, OwnServer, Server, StepFunction
 from .settings import Settings, check_settings, check_statistics
 from .sharing import Sharing, check_same_run, writes
+from .shown import Shown, brief
 from .timing import Timing
 from .train import Outcome
 from .train.executors import Executor, make
@@ -67,7 +68,7 @@ from .tune import TunerSettings
 _Result = TypeVar("_Result")
 
 
-class Simulation:
+class Simulation(Shown):
     """Federated training of `model` on the clients of `fed`.
 
     `client` and `server` are optimizers of ``ff.clients`` and ``ff.servers``, or algorithms of your own in Python
@@ -213,6 +214,19 @@ class Simulation:
             check_same_run(self.ranks, self.saved.run, fed.fingerprint(), (self.executor.name, self.device.type))
             sharded.settle()
         self.between_rounds = True  # False while a round is taken over: a state that cannot be saved
+
+    def _facts(self) -> dict[str, object]:
+        measured = self.history.values(self.metric)
+        return {
+            "round": self.round,
+            **({self.metric: measured[-1]} if measured else {}),
+            "model": f"{type(self.model).__name__}, {self.packing.parameters:,} parameters",
+            "data": self.fed.name,
+            "clients": len(self.fed),
+            "client": brief(self.settings.client),
+            "server": brief(self.settings.server),
+            "executor": f"{self.executor.name} on {self.device}",
+        }
 
     @property
     def params(self) -> Tensor:

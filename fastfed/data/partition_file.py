@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import zipfile
 from pathlib import Path
@@ -13,7 +14,7 @@ import torch
 
 from ..saved.recipe import remembered
 from .dataset import Dataset, Federated, has_fingerprint
-from .errors import DataError, reading
+from .errors import DEEPEST, DataError, reading
 
 _FORMAT = "fastfed partition 1"
 _EXPECTED = "a partition that save_partition wrote"
@@ -87,6 +88,8 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """The header, and the arrays as tensors."""
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
+            for info in archive.zip.infolist():
+                _check_size(archive.zip, info)
             header = json.loads(archive["header"].tobytes())
             found = {name: torch.from_numpy(archive[name]) for name in _ARRAYS if name in archive}
     except FileNotFoundError as error:
@@ -99,6 +102,17 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     if missing or not {"rows", "offsets"} <= set(found):
         raise _refusal(path, f"is incomplete: {', '.join(sorted(missing)) or 'rows or offsets'} missing")
     return header, found
+
+
+def _check_size(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> None:
+    """Refuses an array that is larger than what there is of it, before it is given the memory."""
+    with archive.open(info) as stream:
+        version = np.lib.format.read_magic(stream)
+        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, _, dtype = read(stream)
+    promised = math.prod(shape) * dtype.itemsize
+    if promised > info.file_size or info.file_size > DEEPEST * (info.compress_size + 1):
+        raise ValueError(f"{info.filename} says that it has {promised:,} bytes, in {info.compress_size:,} of the file")
 
 
 def _refusal(path: str | os.PathLike[str], problem: str) -> DataError:

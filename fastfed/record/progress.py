@@ -1,4 +1,4 @@
-"""Progress of a run: a bar on a terminal, a line now and then elsewhere."""
+"""Progress of a run: a bar on a terminal or in a notebook, a line now and then elsewhere."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from html import escape
 from typing import Any, Protocol
 
 _SECONDS_BETWEEN_LINES = 10.0
+_SECONDS_BETWEEN_DRAWINGS = 0.1
 _WIDEST_BAR = 40
 
 
@@ -26,10 +28,16 @@ class Display(Protocol):
 
 @contextmanager
 def display(wanted: bool | None, done: int, total: int | None) -> Iterator[Display]:
-    """`wanted` None: a bar if standard error is a terminal (and rich is there), else lines; True: the same; False:
-    nothing."""
+    """`wanted` None: a bar in a notebook, or if standard error is a terminal (and rich is there), else lines; True: the
+    same; False: nothing."""
     if wanted is False:
         yield _Silent()
+    elif _is_notebook():
+        cell = _NotebookBar(done, total)
+        try:
+            yield cell
+        finally:
+            cell.draw()
     elif sys.stderr.isatty() and importlib.util.find_spec("rich") is not None:
         with _Bar(done, total) as bar:
             yield bar
@@ -79,6 +87,51 @@ class _Bar:
 
     def say(self, sentence: str) -> None:
         self._progress.console.print(f"fastfed: {sentence}", highlight=False, markup=False, soft_wrap=True)
+
+
+def _is_notebook() -> bool:
+    """Whether this is the kernel of a notebook, which shows what it is given in the cell's output."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return shell is not None and type(shell).__name__ in ("ZMQInteractiveShell", "Shell")  # the second is Colab's
+
+
+class _NotebookBar:
+    """One output of the cell, replaced a few times a second: plain HTML, no widget that a saved notebook would lack."""
+
+    speaks = True
+
+    def __init__(self, done: int, total: int | None) -> None:
+        self._done, self._total, self._first = done, total, done
+        self._began = self._drawn = time.monotonic()
+        self._measured: dict[str, Any] = {}
+        self._handle = importlib.import_module("IPython.display").display(self._bundle(), raw=True, display_id=True)
+
+    def show(self, row: dict[str, Any]) -> None:
+        self._done = row["round"]
+        self._measured |= {name.removeprefix("test_"): row[name] for name in row if name.startswith("test_")}
+        self._measured["loss"] = row["train_loss"]
+        if time.monotonic() - self._drawn >= _SECONDS_BETWEEN_DRAWINGS:
+            self.draw()
+
+    def draw(self) -> None:
+        self._drawn = time.monotonic()
+        self._handle.update(self._bundle(), raw=True)
+
+    def say(self, sentence: str) -> None:
+        print(f"fastfed: {sentence}", file=sys.stderr, flush=True)
+
+    def _bundle(self) -> dict[str, str]:
+        passed = time.monotonic() - self._began
+        speed = (self._done - self._first) / passed if passed > 0 else 0.0
+        of = "" if self._total is None else f"/{self._total}"
+        says = f"round {self._done}{of}  {_numbers(self._measured, 3)}"
+        if speed:
+            says += f"  {speed:.3g} rounds/s"
+            if self._total is not None and self._done < self._total:
+                says += f"  {timedelta(seconds=round((self._total - self._done) / speed))} left"
+        known = "" if self._total is None else f' value="{self._done}" max="{max(1, self._total)}"'
+        bar = f'<progress{known} style="width: 16em; vertical-align: middle"></progress>'
+        return {"text/plain": says, "text/html": f"{bar} <code>{escape(says)}</code>"}
 
 
 class _Lines:

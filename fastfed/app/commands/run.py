@@ -183,7 +183,7 @@ def summary(run: Run) -> Table:
     history, metric = run.history, run.metric
     table = Table(title=escape(run.name), show_header=False)
     sent = sum(row["bytes_down"] + row["bytes_up"] for row in history)
-    measured = history.column(metric)
+    measured = history.values(metric)
     name = metric.removeprefix("test_").replace("_", " ")
     rows = {
         "method": run.info["method"],
@@ -191,8 +191,8 @@ def summary(run: Run) -> Table:
         "rounds": f"{len(history):,}",
         f"test {name}" if metric.startswith("test_") else name: f"{measured[-1]:.4g}" if measured else "-",
         f"best {name}": f"{history.best(metric):.4g}" if measured else "-",
-        "train loss": f"{history.last('train_loss'):.4g}" if history.column("train_loss") else "-",
-        "clients refused": f"{sum(history.column('skipped')):,}",
+        "train loss": f"{history.last('train_loss'):.4g}" if history.values("train_loss") else "-",
+        "clients refused": f"{sum(history.values('skipped')):,}",
         "MB sent": f"{sent / 1e6:,.1f}",
         "seconds": f"{run.info['seconds']:.1f}",
         "executor": f"{run.info['executor']}, {_processes(run)}{counted(run.info['threads'], 'thread')}",

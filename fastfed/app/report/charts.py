@@ -116,7 +116,7 @@ def privacy(groups: Sequence[Group], metric: str | None) -> list[Chart]:
 
 def refusals(groups: Sequence[Group]) -> list[Chart]:
     """Clients whose deltas were refused, by round, if any was."""
-    hit = [group for group in groups if any(sum(entry.history.column("skipped")) for entry in group.entries)]
+    hit = [group for group in groups if any(sum(entry.history.values("skipped")) for entry in group.entries)]
     return _drawn([_lines(hit, "skipped", ChartAxis("clients refused", "whole"), "round", "Clients refused by round")])
 
 
@@ -218,7 +218,7 @@ def _metric_axis(column: str) -> ChartAxis:
 
 def _moves(entry: Entry) -> bool:
     """Whether step sizes differ between clients or rounds, beyond rounding."""
-    ends = [value for name in ("step_size_min", "step_size_max") for value in entry.history.column(name)]
+    ends = [value for name in ("step_size_min", "step_size_max") for value in entry.history.values(name)]
     return bool(ends) and max(ends) - min(ends) > 1e-6 * abs(max(ends))
 
 
@@ -267,7 +267,7 @@ def _bars(id: str, title: str, label: str, groups: Sequence[Group], count: Calla
 
 def _milliseconds(group: Group, room: str) -> float:
     rounds = sum(len(entry.history) for entry in group.entries)
-    spent = sum(sum(entry.history.column(f"seconds_{room}")) for entry in group.entries)
+    spent = sum(sum(entry.history.values(f"seconds_{room}")) for entry in group.entries)
     return 1000 * spent / max(1, rounds)
 
 

@@ -112,7 +112,7 @@ def seconds_of(entry: Entry) -> float | None:
     told = entry.info.get("seconds")
     if isinstance(told, (int, float)):
         return float(told)
-    rooms = [sum(entry.history.column(f"seconds_{room}")) for room in (*ROOMS, "evaluate")]
+    rooms = [sum(entry.history.values(f"seconds_{room}")) for room in (*ROOMS, "evaluate")]
     return sum(rooms) or None
 
 
@@ -124,12 +124,12 @@ def bytes_of(history: History, until: int | None = None) -> int:
 
 def _summary(group: Group, metric: str | None, target: float | None) -> Summary:
     histories = [entry.history for entry in group.entries]
-    named = [] if metric is None else [(history, metric) for history in histories if history.column(metric)]
+    named = [] if metric is None else [(history, metric) for history in histories if history.values(metric)]
     finals = [] if metric is None else final_values(group, metric)
-    reached = [history.rounds_to(metric, target) if metric and target is not None else None for history in histories]
+    reached = [None if target is None else _reached(history, metric, target) for history in histories]
     alone = any(entry.is_centralised for entry in group.entries)
     sent = [float(bytes_of(h, until)) for h, until in zip(histories, reached, strict=True) if until is not None]
-    known = [h.gradients_to(metric, target) for h in histories] if metric and target is not None else []
+    known = [] if target is None else [h.gradients_to(name, target) for h, name in named]
     gradients = [float(number) for number in known if number is not None]
     seconds = [value for entry in group.entries if (value := seconds_of(entry)) is not None]
     return Summary(
@@ -145,6 +145,10 @@ def _summary(group: Group, metric: str | None, target: float | None) -> Summary:
         seconds=_estimated(seconds),
         status=_status(group),
     )
+
+
+def _reached(history: History, metric: str | None, target: float) -> int | None:
+    return history.rounds_to(metric, target) if metric is not None and history.values(metric) else None
 
 
 def _estimated(values: Sequence[float]) -> Estimate | None:

@@ -151,14 +151,14 @@ def fates(groups: Sequence[Group]) -> Grid | None:
         return None
     rows = []
     for group in groups:
-        trained = sum(sum(entry.history.column("clients")) for entry in group.entries)
+        trained = sum(sum(entry.history.values("clients")) for entry in group.entries)
         cells = [Cell(f"{totals[group.key][name]:,}", totals[group.key][name]) for name in names]
         rows.append([_label(group), Cell(f"{trained:,}", trained), *cells])
     return _grid(["run", "updates", *(_FATES[name] for name in names)], rows, "updates that did not count")
 
 
 def _fate(group: Group, name: str) -> int:
-    columns = [entry.history.column(name) for entry in group.entries]
+    columns = [entry.history.values(name) for entry in group.entries]
     return sum(max(column, default=0) if name in _RUNNING_TOTALS else sum(column) for column in columns)
 
 

@@ -11,6 +11,7 @@ from ...files import as_json, write_whole
 from ...record.history import History
 from ...record.writers import read_json_lines
 from ...saved.checkpoint import OF_A_RUN, all_of
+from ...shown import Shown
 from ..config import ConfigError
 from ..config import document as documents
 
@@ -30,8 +31,8 @@ class RunFailed(RuntimeError):
     """A run ended before its time; its directory says so too."""
 
 
-@dataclass(frozen=True)
-class Run:
+@dataclass(frozen=True, repr=False)
+class Run(Shown):
     """A run as its directory tells it. `config` is the resolved configuration as plain tables (``config.parse`` makes
     a `Config` of it), `info` what run.json holds, `history` the rows so far; `clients` and `costs` may be None."""
 
@@ -41,6 +42,11 @@ class Run:
     history: History
     clients: dict[str, Any] | None
     costs: dict[str, Any] | None
+
+    def _facts(self) -> dict[str, object]:
+        measured = self.history.values(self.metric)
+        last = {self.metric: measured[-1]} if measured else {}
+        return {"path": str(self.path), "name": self.name, "status": self.status, "rounds": len(self.history), **last}
 
     @property
     def name(self) -> str:

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from ...saved.recipe import remembered
 from ..dataset import Dataset
+from ..errors import DEEPEST
 from ..finding import Origin
 from ..normalise import Normalise, pixels, statistics
 from ..store import Examples
@@ -256,14 +257,10 @@ def _mapped(path: Path, layout: _Layout, origin: Origin) -> np.ndarray:
     return np.memmap(path, layout.dtype, "c", layout.header_bytes, (rows, *layout.row))
 
 
-# Deflate packs at most 1,032 bytes into one: a header that promises more lies, and is not given the memory.
-_DEEPEST = 1032
-
-
 def _unpacked(path: Path, layout: _Layout, origin: Origin) -> np.ndarray:
     with gzip.open(path, "rb") as stream:
         rows = _rows_of_header(path, stream, layout, origin)
-        if rows * layout.row_bytes > _DEEPEST * path.stat().st_size:
+        if rows * layout.row_bytes > DEEPEST * path.stat().st_size:
             _check_size(path, 0, rows, layout, origin)
         out = np.empty((rows, *layout.row), layout.dtype)
         target = out.reshape(-1).view(np.uint8).data

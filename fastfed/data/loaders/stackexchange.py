@@ -29,6 +29,7 @@ from .text import Labels, SparseRows, check_fraction, check_labels, held_out, mo
 _SOURCE = "https://archive.org/details/stackexchange, Posts.xml in the .7z archive of a site (unpack it first)"
 _EXPECTED = "Posts.xml of a Stack Exchange dump, plain or .xz"
 _CHUNK = 1 << 20  # bytes parsed at a time
+_LONGEST = 1 << 25  # bytes of a post: the sites take 30,000 characters of one
 _QUESTION = "1"
 _WORD = re.compile(r"\w+(?:'\w+)*")
 # A "<" outside quotes ends what is no tag: looking for the end of many that never end takes no longer than the text.
@@ -126,8 +127,13 @@ def read_posts(path: Path) -> Iterator[dict[str, str]]:
     parser = _row_parser(path, rows)
     try:
         with _opened(path) as file:
+            unfinished = 0  # bytes since a post was complete
             while chunk := file.read(_CHUNK):
                 parser.Parse(chunk, False)
+                unfinished = 0 if rows else unfinished + len(chunk)
+                if unfinished > _LONGEST:
+                    problem = f"has a post of more than {_LONGEST >> 20} MiB"
+                    raise DataError(path, problem, _EXPECTED, _SOURCE)
                 yield from rows
                 rows.clear()
             parser.Parse(b"", True)
