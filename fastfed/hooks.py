@@ -179,6 +179,22 @@ class Waiting(Hook):
             self._waited += 1
 
 
+class Watching(Hook):
+    """Says so where every client of every round was refused, from the third round on, or at the end."""
+
+    _SURE = 3
+
+    def after_round(self, sim: Simulation, row: Row, last: bool) -> None:
+        if sim.round == self._SURE or (last and sim.round < self._SURE):
+            rows = sim.history.rounds
+            if all(one["skipped"] and not one["counted"] for one in rows):
+                many = "the first round" if len(rows) == 1 else f"the first {len(rows)} rounds"
+                sim.notes.add(
+                    f"clients: all of {many} were refused: their deltas or losses were not finite, so the model has "
+                    "not moved; lower the learning rate, or look at the data"
+                )
+
+
 class Calling(Hook):
     """Calls a function after every round; it ends the run if that gives True."""
 

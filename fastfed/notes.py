@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
-import torch
+if TYPE_CHECKING:
+    import torch
 
-from .train.executors import FASTEST, Executor
+    from .train.executors import Executor
 
 
 class Notes:
@@ -35,6 +37,6 @@ class Notes:
 
 def tell_of_slower(notes: Notes, executor: Executor, device: torch.device) -> None:
     """Says why "auto" did not take the fastest executor of the device."""
-    fastest = FASTEST.get(device.type, "device")
+    fastest = "native" if device.type == "cpu" else "device"
     if executor.name != fastest:
         notes.add(f"executor: {executor.name}, not {fastest}: {executor.why}")

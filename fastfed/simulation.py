@@ -20,7 +20,7 @@ from .clients import Blend, Client, OwnClient, algorithm_of
 from .compression import Compression
 from .data import Federation
 from .devices import Devices, find_devices, written
-from .door import gives_classes
+from .door import check_given, check_together, gives_classes
 from .exchange import Exchange
 from .fine_tune import FineTune, FineTuned, check_fine_tune
 from .hooks import (
@@ -34,6 +34,7 @@ from .hooks import (
     Saving,
     Showing,
     Target,
+    Watching,
     Writing,
 )
 from .losses import Loss, LossReduction, with_name
@@ -136,6 +137,7 @@ class Simulation(Shown):
         threads: int | None = None,
         device: Devices = "cpu",
     ) -> None:
+        check_given(model, fed)
         loss = with_name(loss, fed.examples.targets)
         self.settings = Settings(
             client=client,
@@ -195,6 +197,7 @@ class Simulation(Shown):
         self.notes = Notes()
         if executor == "auto":
             tell_of_slower(self.notes, self.executor, self.device)
+        check_together(self._trained, fed, loss, batch_size, self.executor, self.notes)
         self.planner = make_planner(self.settings, fed, self._costs.bytes_down + self._costs.bytes_up)
         self.aggregator = make_aggregator(self.settings, len(fed), self.packing, self.device)
         self.ledger = make_ledger(self.settings)
@@ -388,6 +391,7 @@ class Simulation(Shown):
         all_hooks: list[Hooked] = [Evaluating(evaluate_every, evaluated, end.rounds), Target(target or {})]
         for hook in waiting:  # the last round is evaluated, if it is the last by what clients saw
             all_hooks.insert(0 if hook.column == TRAIN_LOSS else len(all_hooks), hook)
+        all_hooks.append(Watching())
         hooks = [*hooks, *([] if on_round is None else [Calling(on_round)])]
         all_hooks += hooks if self.ranks is None else [Ruled(hook, self.ranks) for hook in hooks]
         if writes(self.ranks):

@@ -29,7 +29,6 @@ class Predict(Protocol):
     def __call__(self, x: Tensor, examples: Examples, rows: Tensor, statistics: Tensor | None = None, /) -> Tensor: ...
 
 
-FASTEST = {"cpu": "native"}  # what "auto" takes where it can, by kind of device; "device" on all others
 _PYTHON = ("eager", "batched")  # those that see how a module's layers fit only when they run it
 EXECUTORS = ("eager", "batched", "native", "device", "auto")
 
