@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +12,11 @@ from torch import nn
 from ...checks import nearest
 from ...data import Federation
 from ...devices import find_devices
+from ...loggers import Logger
 from ...simulation import Simulation
 from . import document as documents
+from . import logs, running
 from . import method as methods
-from . import running
 from .errors import ConfigError, in_file, keyed
 from .kinds import METHODS, find, name_of
 from .options import arguments_of, without_none, written
@@ -26,7 +27,7 @@ from .stand_ins import check_data, with_data
 
 _KEYS = (
     "name", "method", "method_options", "data", "model", "client", "server", "run", "schedule", "timing", "tuner",
-    "privacy", "compression", "aggregation", "exchange",
+    "privacy", "compression", "aggregation", "exchange", "log",
 )  # fmt: skip
 # Dotted keys that say how a run is called, where files are and how many hands there are, not what is computed.
 CHANGE_NO_RESULT = (
@@ -36,6 +37,7 @@ CHANGE_NO_RESULT = (
     "run.keep",
     "run.evaluate_training",
     f"model.{documents.FROM}",
+    *logs.KEYS,
     *PATHS,
 )
 _FURTHER = ("timing", "tuner", "privacy", "compression", "aggregation", "exchange")  # tables of settings, each optional
@@ -57,6 +59,7 @@ class Config:
     model: Source | OwnModel
     settings: Mapping[str, Any]
     run_settings: Mapping[str, Any]
+    loggers: Mapping[str, Logger] = field(default_factory=dict)
 
     @property
     def seed(self) -> int:
@@ -105,9 +108,9 @@ class Config:
         keys: dict[str, str] = {}
         for table in ("client", "server", *_FURTHER):
             for place, part in _nested(table, self.settings.get(table)):
-                keys = {field.name: f"{place}.{field.name}" for field in fields(part)} | keys
+                keys = {one.name: f"{place}.{one.name}" for one in fields(part)} | keys
         for place, part in _nested("run.cohort", self.settings.get("cohort")):
-            keys = {field.name: f"{place}.{field.name}" for field in fields(part)} | keys
+            keys = {one.name: f"{place}.{one.name}" for one in fields(part)} | keys
         of_run = {name: f"run.{name}" for name in running.arguments()}
         return keys | of_run | {f"{side}_schedule": f"schedule.{side}" for side in running.SIDES}
 
@@ -128,7 +131,8 @@ class Config:
         schedules = running.write_schedules(self.settings)
         if schedules:
             tables["schedule"] = schedules
-        return tables | self._further_tables()
+        told = {logs.LOG: logs.write(self.loggers)} if self.loggers else {}
+        return tables | self._further_tables() | told
 
     def _client_table(self) -> dict[str, Any]:
         table = write_client(self.settings["client"])
@@ -153,8 +157,8 @@ def _nested(place: str, made: Any) -> Iterator[tuple[str, Any]]:
     """Settings and those within them, each with its dotted key."""
     if is_dataclass(made):
         yield place, made
-        for field in fields(made):
-            yield from _nested(f"{place}.{field.name}", getattr(made, field.name))
+        for one in fields(made):
+            yield from _nested(f"{place}.{one.name}", getattr(made, one.name))
 
 
 # ---- reading --------------------------------------------------------------------------------------------------------
@@ -194,6 +198,7 @@ def parse(tables: Mapping[str, Any]) -> Config:
             **given,
         },
         run_settings=run_settings,
+        loggers=logs.read(tables.get(logs.LOG, {})),
     )
 
 
