@@ -15,7 +15,7 @@ NATIVE := setup.py $(NATIVE_SOURCES)
 # Where a compiler is, a failing build must stop us: otherwise the C++ backend would silently go untested.
 export FASTFED_REQUIRE_EXTENSION ?= $(if $(shell command -v $(CXX) 2>/dev/null),1,)
 
-.PHONY: help run test asan fuzz device-proof host-proof ranks-proof rule-proof integrations-proof docs lock licences wheel bench bench-peers gpu lint style types clean
+.PHONY: help run test asan fuzz device-proof host-proof ranks-proof rule-proof integrations-proof docs gallery lock licences wheel bench bench-peers gpu lint style types clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -80,6 +80,9 @@ licences: $(VENV)/.built ## every package of the environment, its licence, and w
 
 wheel: $(VENV)/.built ## dist/: one wheel for every torch, built in isolation, tried in an environment of its own (TORCH=... for another torch)
 	.ci/wheel
+
+gallery: $(VENV)/.built ## docs/gallery.md: every kind of figure, of short runs
+	$(BIN)/python -m fastfed.app.gallery docs
 
 bench: $(VENV)/.built ## time every kernel and whole rounds beside their peers
 	$(BIN)/fastfed doctor

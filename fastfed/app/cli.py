@@ -27,6 +27,7 @@ from .commands.run import run
 from .commands.starter import init
 from .commands.sweep import sweep
 from .commands.terminal import ASKED_WRONGLY, FAILED, complain, exit_codes
+from .commands.watch import watch
 from .errors import first_line
 
 _TRACEBACK = "FASTFED_TRACEBACK"  # set in the environment: what nobody expected shows where it came from
@@ -49,7 +50,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for _command in (init, run, sweep, compare, report, export, methods, schema, doctor, demo):
+for _command in (init, run, sweep, compare, report, watch, export, methods, schema, doctor, demo):
     app.command()(_command)
 app.add_typer(data, name="data")
 app.add_typer(bench, name="bench")

@@ -50,7 +50,7 @@ def test_all_commands_are_there() -> None:
     groups = {("bench", "kernels"), ("bench", "rounds"), ("data", "list"), ("data", "check"), ("data", "show")}
     groups |= {("data", "features"), ("bench", "peers")}
     single = {"init", "run", "sweep", "compare", "report", "methods", "schema", "doctor", "demo", "bench", "data"}
-    single |= {"export"}
+    single |= {"export", "watch"}
     assert set(ALL) == {(), *groups, *((name,) for name in single)}
 
 

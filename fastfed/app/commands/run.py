@@ -13,6 +13,7 @@ import typer
 from ..counting import counted
 from .shorthands import with_shorthands
 from .terminal import FAILED, INTERRUPTED, complain, report_command, say, show_table
+from .watch import Live, live
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -60,6 +61,7 @@ def run(
     as_json: Annotated[bool, typer.Option("--json", help="Print every round as a JSON object on a line.")] = False,
     threads: Annotated[int | None, typer.Option(min=1, help="Threads; they change no result.")] = None,
     centralised: Centralised = False,
+    is_live: Live = False,
 ) -> None:
     """Run a configuration.
 
@@ -81,7 +83,9 @@ def run(
         home = home.with_name(f"{home.name}-centralised")
     with join() as ranks, _one_voice(ranks):
         config = _loaded(ranks, file, given, data or (), centralised)
-        _run(config, home, resume, _round(from_, resume), Says(quiet, as_json, ranks is None or ranks.is_first))
+        says = Says(quiet, as_json, ranks is None or ranks.is_first)
+        with live(is_live and says.first, home):
+            _run(config, home, resume, _round(from_, resume), says)
 
 
 def _loaded(ranks: Ranks | None, file: Path, given: list[str], data: Sequence[str], centralised: bool) -> Config:

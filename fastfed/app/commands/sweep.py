@@ -14,6 +14,7 @@ from ..counting import counted
 from .run import DataOption, File, Sets, default_home
 from .shorthands import with_shorthands
 from .terminal import FAILED, INTERRUPTED, complain, console, report_command, say, show_table
+from .watch import Live, live
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -91,6 +92,7 @@ def sweep(
         bool, typer.Option("--json", help="Print a JSON object per run, at the end; or per point.")
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say which points there are.")] = False,
+    is_live: Live = False,
 ) -> None:
     """Run a configuration over a grid.
 
@@ -129,7 +131,7 @@ def sweep(
     home = default_home("sweeps", file, data) if out is None else out
     if resume and not sweeps.holds_sweep(home) and not quiet:
         complain(f"{home}: holds no sweep to go on with; it starts from the beginning")
-    with _told(quiet or as_json) as tell:
+    with live(is_live, home), _told(quiet or as_json) as tell:
         swept = sweeps.carry_out(
             plan,
             home,

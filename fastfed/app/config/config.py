@@ -12,10 +12,11 @@ from torch import nn
 from ...checks import nearest
 from ...data import Federation
 from ...devices import find_devices
+from ...loggers import Logger
 from ...simulation import Simulation
 from . import document as documents
+from . import logs, running
 from . import method as methods
-from . import running
 from .document import FROM, names_module
 from .errors import ConfigError, in_file, keyed
 from .kinds import METHODS, find, name_of
@@ -27,7 +28,7 @@ from .stand_ins import check_data, with_data
 
 _KEYS = (
     "name", "method", "method_options", "data", "model", "client", "server", "run", "schedule", "timing", "tuner",
-    "privacy", "compression", "aggregation", "exchange",
+    "privacy", "compression", "aggregation", "exchange", "log",
 )  # fmt: skip
 # Dotted keys that say how a run is called, where files are and how many hands there are, not what is computed.
 CHANGE_NO_RESULT = (
@@ -37,6 +38,7 @@ CHANGE_NO_RESULT = (
     "run.keep",
     "run.evaluate_training",
     *(f"{table}.{FROM}" for table in (*documents.NAMED, documents.RUN)),
+    *logs.KEYS,
     *PATHS,
 )
 _FURTHER = ("timing", "tuner", "privacy", "compression", "aggregation", "exchange")  # tables of settings, each optional
@@ -60,6 +62,7 @@ class Config:
     settings: Mapping[str, Any]
     run_settings: Mapping[str, Any]
     own: Mapping[str, OwnPart | running.OwnFunctions] = field(default_factory=dict)
+    loggers: Mapping[str, Logger] = field(default_factory=dict)
 
     @property
     def seed(self) -> int:
@@ -110,9 +113,9 @@ class Config:
         keys: dict[str, str] = {}
         for table in ("client", "server", *_FURTHER):
             for place, part in _nested(table, self.settings.get(table)):
-                keys = {field.name: f"{place}.{field.name}" for field in fields(part)} | keys
+                keys = {one.name: f"{place}.{one.name}" for one in fields(part)} | keys
         for place, part in _nested("run.cohort", self.settings.get("cohort")):
-            keys = {field.name: f"{place}.{field.name}" for field in fields(part)} | keys
+            keys = {one.name: f"{place}.{one.name}" for one in fields(part)} | keys
         of_run = {name: f"run.{name}" for name in running.arguments()}
         return keys | of_run | {f"{side}_schedule": f"schedule.{side}" for side in running.SIDES}
 
@@ -134,6 +137,8 @@ class Config:
         if schedules:
             tables["schedule"] = schedules
         tables |= self._further_tables()
+        if self.loggers:
+            tables[logs.LOG] = logs.write(self.loggers)
         return tables | {name: {**tables.get(name, {}), **one.written()} for name, one in self.own.items()}
 
     def given_again(self) -> dict[str, Any]:
@@ -165,8 +170,8 @@ def _nested(place: str, made: Any) -> Iterator[tuple[str, Any]]:
     """Settings and those within them, each with its dotted key."""
     if is_dataclass(made):
         yield place, made
-        for field in fields(made):
-            yield from _nested(f"{place}.{field.name}", getattr(made, field.name))
+        for one in fields(made):
+            yield from _nested(f"{place}.{one.name}", getattr(made, one.name))
 
 
 # ---- reading --------------------------------------------------------------------------------------------------------
@@ -210,6 +215,7 @@ def parse(tables: Mapping[str, Any]) -> Config:
         },
         run_settings=run_settings,
         own=own,
+        loggers=logs.read(tables.get(logs.LOG, {})),
     )
 
 

@@ -7,8 +7,8 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from ...privacy import Privacy
+from . import logs, running
 from . import method as methods
-from . import running
 from .document import BASE, DIGEST, FROM, NAMED, SWEEP, WEIGHTS
 from .kinds import CLIENTS, METHODS, MODELS, name_of
 from .options import either, list_of, one_of, plain_model, table_model
@@ -56,6 +56,7 @@ def file_model() -> type[BaseModel]:
     keys["schedule"] = plain_model(
         "schedule", "Factors of learning rates by round.", dict.fromkeys(running.SIDES, schedule)
     )
+    keys[logs.LOG] = logs.model()
     keys[SWEEP] = _sweep_model()
     return plain_model("FastFed", "A FastFed configuration.", keys)
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from ...record.history import ROOMS
 from .entries import Entry, Group, own_metrics
+from .look import Look
 from .series import Abscissa, Series, by_bits, by_clock, by_epsilon, by_round, line, spread
 from .summary import is_share
 from .words import name_of
@@ -26,6 +27,7 @@ class ChartAxis:
     label: str
     format: Format = "number"
     log: Log = "no"
+    limits: tuple[float, float] | None = None  # what the axis shows, where somebody says so
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,7 @@ class Chart:
     note: str = ""
     categories: list[str] = field(default_factory=list)
     band: str = "95% interval"  # what a line's band is
+    size: tuple[float, float] | None = None  # inches on paper, where somebody says so
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,16 @@ class Partition:
     sizes: list[int]
     note: str
     kind: Literal["partition"] = "partition"
+
+
+def as_looked(chart: Chart, look: Look) -> Chart:
+    """With the size, the bands and, where it shows the metric, the axis that somebody asks for."""
+    shown = replace(chart, size=look.size)
+    if look.ylim is not None and chart.id.startswith(f"{look.metric}_by_"):
+        shown = replace(shown, y=replace(chart.y, limits=look.ylim, log="no"))
+    if not look.bands:
+        shown = replace(shown, series=[replace(one, low=None, high=None) for one in chart.series])
+    return shown
 
 
 def progress(groups: Sequence[Group], metric: str | None) -> list[Chart]:

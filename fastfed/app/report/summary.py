@@ -44,6 +44,14 @@ class Summary:
         return estimate(rounds) if rounds and len(rounds) == len(self.reached) else None
 
 
+def by_task(summaries: Sequence[Summary]) -> list[list[Summary]]:
+    """The groups of each task together, in the order of the first of each."""
+    found: dict[str, list[Summary]] = {}
+    for one in summaries:
+        found.setdefault(one.group.entries[0].task, []).append(one)
+    return list(found.values())
+
+
 def summarise(groups: Sequence[Group], metric: str | None, target: float | None) -> list[Summary]:
     return [_summary(group, metric, target) for group in groups]
 

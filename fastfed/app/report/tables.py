@@ -10,7 +10,7 @@ from ...record.evaluate import higher_is_better
 from .entries import MISSING, Entry, Group, differing, flatten, own_metrics, plain, tells_apart
 from .grid import Cell, Grid, as_html
 from .statistics import Estimate, estimate
-from .summary import Summary, final_of, is_share, ranked
+from .summary import Summary, by_task, final_of, is_share, ranked
 from .words import (
     byte_unit,
     bytes_in_units,
@@ -26,9 +26,40 @@ from .words import (
 # ---- results --------------------------------------------------------------------------------------------------------
 
 
-def results(summaries: Sequence[Summary], metric: str | None, target: float | None) -> Grid:
-    """The headline table, the best group first."""
-    order = ranked(summaries, metric)
+def results(summaries: Sequence[Summary], metric: str | None, target: float | None, is_ordered: bool = False) -> Grid:
+    """The headline table, the best group first, or as they come if they are `ordered`. Groups of different tasks are
+    not ranked together."""
+    tasks = by_task(summaries)
+    grids = [_results(one, metric, target, is_ordered) for one in tasks]
+    if len(grids) == 1:
+        return grids[0]
+    words = task_words([one[0].group for one in tasks])
+    heads = list(dict.fromkeys(head for grid in grids for head in grid.heads))
+    rows = []
+    for grid, task in zip(grids, words, strict=True):
+        for row in grid.rows:
+            cells = dict(zip(grid.heads, row, strict=True))
+            own = [cells.get(head, Cell(MISSING)) for head in heads]
+            rows.append([own[0], Cell(task), *own[1:]])
+    return Grid([heads[0], "task", *heads[1:]], rows, "sortable", "results")
+
+
+def task_words(groups: Sequence[Group]) -> list[str]:
+    """What tells the tasks of these groups apart."""
+    found = differing([one.entries[0] for one in groups])
+    keys = [key for key in found if key.startswith("data.") and tells_apart(key)]
+    shown = ["data.name"] if "data.name" in keys else keys[:3]
+    if not shown:
+        return [str(one.entries[0].info.get("metric") or one.label) for one in groups]
+    values = [[one.entries[0].settings.get(key) for key in shown] for one in groups]
+    return [
+        ", ".join(plain(v) if key == "data.name" else f"{key.partition('.')[2]} {plain(v)}" for key, v in pairs)
+        for pairs in ([*zip(shown, one, strict=True)] for one in values)
+    ]
+
+
+def _results(summaries: Sequence[Summary], metric: str | None, target: float | None, is_ordered: bool) -> Grid:
+    order = list(summaries) if is_ordered else ranked(summaries, metric)
     name = name_of(metric) if metric else "metric"
     goal = f"{100 * target:g}%" if target is not None and metric and is_share(metric) else plain(target)
     unit, size = byte_unit(max((one.bytes.mean for one in order if one.bytes is not None), default=0.0))

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 
 from ...record.evaluate import higher_is_better
 from ..counting import counted
-from .entries import MISSING
+from .entries import MISSING, Group
 from .statistics import Estimate
 from .summary import Summary, is_share, ranked, tied
 
@@ -57,6 +58,17 @@ def rounds_to(summary: Summary) -> str:
         return f"{mean.mean:,.1f}".removesuffix(".0")
     some = sum(r is not None for r in summary.reached)
     return f"{some} of {counted(len(summary.reached), 'run')}" if some else MISSING
+
+
+def evaluated(groups: Sequence[Group], metric: str) -> str:
+    """When the metric was measured, which is when a target can be found to be reached."""
+    rounds = [[row["round"] for row in e.history if row.get(metric) is not None] for one in groups for e in one.entries]
+    steps = {after - before for one in rounds for before, after in pairwise([0, *one[:-1]])}
+    if not steps or steps == {1}:
+        return ""
+    few, many = min(steps), max(steps)
+    every = f"every {few}" if few == many else f"every {few} to {many}"
+    return f"Rounds to the target are counted at evaluations, {every} rounds."
 
 
 def listed(words: Sequence[str], most: int = 3) -> str:
@@ -150,6 +162,8 @@ def _of_those_left(one: Summary) -> str:
 
 def _over_seeds(one: Summary) -> str:
     assert one.final is not None
+    if len(one.rounds) == 1:
+        return " (one seed)"
     return f" (the mean of {one.final.n} seeds)" if one.final.n > 1 and not one.lost else ""
 
 

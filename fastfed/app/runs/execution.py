@@ -73,7 +73,10 @@ def execute(
         with _noting_its_end(home, sim) if writes(ranks) else nullcontext():
             asked = {**config.run_settings, "until": config.run_settings.get("rounds")}
             asked.pop("rounds", None)
-            sim.run(**asked, checkpoint=home / CHECKPOINT, log=home / ROUNDS, progress=progress, hooks=hooks)
+            loggers = [one.in_run(home, config.name or home.resolve().name) for one in config.loggers.values()]
+            sim.run(
+                **asked, checkpoint=home / CHECKPOINT, log=home / ROUNDS, progress=progress, hooks=[*loggers, *hooks]
+            )
     return on_first(lambda: read(home))
 
 

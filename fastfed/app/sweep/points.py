@@ -21,7 +21,7 @@ from ..config.errors import in_file
 from ..config.options import WOULD_IGNORE
 from ..config.stand_ins import check_data, with_data
 from ..errors import first_line
-from ..report.entries import Entry, plain
+from ..report.entries import AS_IT_IS, Entry, plain
 from .grid import is_number
 from .spec import TABLE, TRAIN_LOSS, Spec, Variant, read_spec
 
@@ -69,7 +69,7 @@ class Point:
     def label(self) -> str:
         """The point in words, without its seed."""
         told = [f"{key} {label(value)}" for key, value in {**self.task, **self.numbers}.items()]
-        return ", ".join([*([self.method] if self.method else []), *told]) or "the file as it is"
+        return ", ".join([*([self.method] if self.method else []), *told]) or AS_IT_IS
 
 
 @dataclass(frozen=True)
@@ -249,7 +249,7 @@ def _point(tables: Mapping[str, Any], variant: str | None, settings: dict[str, A
     own = copy.deepcopy(dict(tables))
     if place:
         documents.put(own, "run.seed", seed, "--seeds")
-    own["name"] = bare.label
+    own["name"] = bare.label if variant is not None or settings else tables.get("name", AS_IT_IS)
     return Point(_directory(variant, settings, seed), variant, settings, seed, own)
 
 
