@@ -25,6 +25,7 @@ from torch import Tensor
 
 from ._version import __version__
 from .board import Board
+from .torchrun import are_asked_for
 
 __all__ = ["RankFailed", "RankLost", "Ranks", "are_asked_for", "current", "join"]
 
@@ -32,7 +33,6 @@ _Result = TypeVar("_Result")
 
 TIMEOUT = 1800.0  # seconds that a rank waits for another, which may have much longer clients
 _GRACE = 1.0  # seconds in which ranks that are alive say so
-_ENVIRONMENT = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # as torchrun sets it
 
 
 class RankLost(RuntimeError):
@@ -58,16 +58,6 @@ def is_shared(error: BaseException | None) -> bool:
     while error is not None and not getattr(error, _SHARED, False):
         error = error.__cause__
     return error is not None
-
-
-def are_asked_for() -> bool:
-    """Whether this process was started as one of several, as torchrun does."""
-    if not all(os.environ.get(name) for name in _ENVIRONMENT):
-        return False
-    for name in ("RANK", "WORLD_SIZE"):
-        if not os.environ[name].isdecimal():
-            raise ValueError(f"{name}: must be a whole number, as torchrun sets it, got {os.environ[name]!r}")
-    return int(os.environ["WORLD_SIZE"]) > 1
 
 
 _current: Ranks | None = None

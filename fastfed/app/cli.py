@@ -14,17 +14,20 @@ import typer
 from typer.core import TyperGroup
 
 from .._version import __version__
+from ..torchrun import are_asked_for
 from .commands.bench import app as bench
 from .commands.compare import compare
 from .commands.data import app as data
 from .commands.demo import demo
 from .commands.doctor import doctor
+from .commands.export import export
 from .commands.methods import methods, schema
 from .commands.report import report
 from .commands.run import run
 from .commands.starter import init
 from .commands.sweep import sweep
 from .commands.terminal import ASKED_WRONGLY, FAILED, complain, exit_codes
+from .commands.watch import watch
 from .errors import first_line
 
 _TRACEBACK = "FASTFED_TRACEBACK"  # set in the environment: what nobody expected shows where it came from
@@ -47,7 +50,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for _command in (init, run, sweep, compare, report, methods, schema, doctor, demo):
+for _command in (init, run, sweep, compare, report, watch, export, methods, schema, doctor, demo):
     app.command()(_command)
 app.add_typer(data, name="data")
 app.add_typer(bench, name="bench")
@@ -77,8 +80,6 @@ def _options(
         bool, typer.Option("--version", callback=_say_version, is_eager=True, help="Print the version and stop.")
     ] = False,
 ) -> None:
-    from ..ranks import are_asked_for
-
     try:
         several = are_asked_for()
     except ValueError as error:

@@ -12,6 +12,7 @@ from typing import Any
 
 from . import runs
 from .config import Config, parse
+from .counting import counted
 
 _SHARED: Mapping[str, Any] = {
     "data": {"name": "digits", "partition": "dirichlet", "clients": 100, "alpha": 0.3},
@@ -67,7 +68,9 @@ def _held(config: Config, home: Path, rounds: int) -> runs.Run | None:
     if difference is not None:
         raise runs.RunExists(_taken(home, difference))
     if len(there.history) > rounds:
-        raise runs.RunExists(_taken(home, f"it has {len(there.history)} rounds, and {rounds} were asked for"))
+        raise runs.RunExists(
+            _taken(home, f"it has {counted(len(there.history), 'round')}, and {rounds} were asked for")
+        )
     return there
 
 
@@ -76,4 +79,4 @@ def _taken(home: Path, why: str) -> str:
 
 
 def _words(one: runs.Run) -> str:
-    return f"{one.history.last(one.metric):.1%} after {len(one.history)} rounds"
+    return f"{one.history.last(one.metric):.1%} after {counted(len(one.history), 'round')}"

@@ -11,12 +11,13 @@ import torch
 from torch import Tensor
 
 from ..saved.recipe import Recipe
+from ..shown import Shown
 from .fingerprint import is_sampled, sampled, whole
 from .store import Examples, Sparse
 
 
-@dataclass(frozen=True)
-class Dataset:
+@dataclass(frozen=True, repr=False)
+class Dataset(Shown):
     """Examples before clients are made of them.
 
     `client` (examples,) int64 is the natural client of every training row, an index into `client_names`; `test_client`
@@ -42,6 +43,16 @@ class Dataset:
             raise ValueError("test_client: there are no test examples to belong to a client")
         _check_keys("test_client", self.test_client, len(self.test or ()), len(self.client_names) or None)
 
+    def _facts(self) -> dict[str, object]:
+        return {
+            "name": self.name,
+            "examples": len(self.train),
+            "form": self.train.form,
+            "test": None if self.test is None else len(self.test),
+            "natural_clients": len(self.client_names) or None,
+            "classes": len(self.class_names) or None,
+        }
+
     @property
     def labels(self) -> Tensor:
         """The training rows' labels (examples,) int64, for partitions by class."""
@@ -57,13 +68,16 @@ def labels_of(examples: Examples, name: str) -> Tensor:
     return targets
 
 
-@dataclass(frozen=True)
-class Visit:
+@dataclass(frozen=True, repr=False)
+class Visit(Shown):
     """The examples of a cohort: client i of it has ``rows[offsets[i]:offsets[i + 1]]`` of `examples`."""
 
     examples: Examples
     rows: Tensor
     offsets: Tensor
+
+    def _facts(self) -> dict[str, object]:
+        return {"clients": self.offsets.numel() - 1, "examples": self.rows.numel()}
 
 
 class Federation(Protocol):
@@ -98,8 +112,8 @@ class Federation(Protocol):
         """Tells this data from any other, for checkpoints."""
 
 
-@dataclass(frozen=True)
-class Federated:
+@dataclass(frozen=True, repr=False)
+class Federated(Shown):
     """A data set dealt to clients: client i has the rows ``rows[offsets[i]:offsets[i + 1]]`` of `examples`.
 
     `test` is the server's test set. Where test rows belong to clients too, client i has
@@ -130,6 +144,9 @@ class Federated:
                 raise ValueError(f"test_offsets: must have {self.offsets.numel()} entries, as offsets has")
         if self.client_names and len(self.client_names) != len(self):
             raise ValueError(f"client_names: must name {len(self)} clients, got {len(self.client_names)}")
+
+    def _facts(self) -> dict[str, object]:
+        return {**facts_of(self), "validation": None if self.validation_rows is None else self.validation_rows.numel()}
 
     def __len__(self) -> int:
         return self.offsets.numel() - 1
@@ -165,6 +182,19 @@ def has_fingerprint(fed: Federation, fingerprint: str) -> bool:
     if isinstance(fed, Federated) and is_sampled(fingerprint):
         return sampled(fed) == fingerprint
     return fed.fingerprint() == fingerprint
+
+
+def facts_of(fed: Federation) -> dict[str, object]:
+    """What is worth a look of clients with data."""
+    few, many = int(fed.sizes.min()), int(fed.sizes.max())
+    return {
+        "name": fed.name,
+        "clients": len(fed),
+        "examples": int(fed.sizes.sum()),
+        "examples_each": few if few == many else f"{few} to {many}",
+        "form": fed.examples.form,
+        "test": None if fed.test is None else len(fed.test),
+    }
 
 
 def gather(rows: Tensor, offsets: Tensor, cohort: Tensor) -> tuple[Tensor, Tensor]:

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from ..saved.recipe import Recipe
-from .dataset import Visit
+from ..shown import Shown
+from .dataset import Visit, facts_of
 from .store import Examples
 
 # Clients and examples are numbered with 32 bits, the width of a stream's words; the upper half is for test examples.
@@ -28,8 +29,8 @@ class Maker(Protocol):
         """Examples `ids` (n,) of the clients (m,): example i belongs to ``clients[owner[i]]``. All int64."""
 
 
-@dataclass(frozen=True)
-class Generated:
+@dataclass(frozen=True, repr=False)
+class Generated(Shown):
     """A federation (see `Federation`) that holds nothing but sizes, a test set, and how to make examples.
 
     Client i has the examples numbered ``offsets[i]`` to ``offsets[i + 1]``. `examples` shows their shapes only: a visit
@@ -45,6 +46,9 @@ class Generated:
     class_names: tuple[str, ...] = field(default=(), repr=False)
     uncounted: tuple[int, ...] = field(default=(), repr=False)
     recipe: Recipe | None = field(default=None, repr=False, compare=False)
+
+    def _facts(self) -> dict[str, object]:
+        return facts_of(self)
 
     def __len__(self) -> int:
         return self.offsets.numel() - 1

@@ -12,11 +12,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ..shown import Shown
 from .augment import Augment, Views, standardised
 
 
-@dataclass(frozen=True)
-class Sparse:
+@dataclass(frozen=True, repr=False)
+class Sparse(Shown):
     """A matrix of mostly zeros, row by row (CSR).
 
     Row i holds ``values[starts[i]:starts[i + 1]]`` (float32) at ``columns[...]`` (int32, below `width`, each at most
@@ -53,6 +54,9 @@ class Sparse:
         starts = torch.zeros(dense.shape[0] + 1, dtype=torch.int64)
         starts[1:] = torch.bincount(rows, minlength=dense.shape[0]).cumsum(0)
         return cls(starts, columns.to(torch.int32), dense[rows, columns].to(torch.float32), dense.shape[1])
+
+    def _facts(self) -> dict[str, object]:
+        return {"rows": len(self), "width": self.width, "entries": self.values.numel()}
 
     def __len__(self) -> int:
         return self.starts.numel() - 1
@@ -91,8 +95,8 @@ def _first_doubled(starts: NDArray[np.int64], columns: NDArray[np.int32]) -> tup
     return None
 
 
-@dataclass(frozen=True)
-class Pixels:
+@dataclass(frozen=True, repr=False)
+class Pixels(Shown):
     """Images as bytes (examples, channels, height, width), normalised when read: ``(byte / 255 - mean) / std``.
 
     `mean` and `std` have one number per channel; by default bytes are only scaled to [0, 1]. `augment` says how images
@@ -114,6 +118,9 @@ class Pixels:
             raise ValueError(f"std: must be > 0, got {self.std}")
         if self.augment is not None:
             _check_augment(self.augment, self)
+
+    def _facts(self) -> dict[str, object]:
+        return {"images": len(self), "shape": self.stored, "augment": self.augment}
 
     def __len__(self) -> int:
         return self.bytes.shape[0]
@@ -166,8 +173,8 @@ def _check_augment(augment: Augment, pixels: Pixels) -> None:
         raise ValueError("standardise: takes every image's own mean and deviation in place of mean and std; give none")
 
 
-@dataclass(frozen=True)
-class Examples:
+@dataclass(frozen=True, repr=False)
+class Examples(Shown):
     """Inputs and targets, row for row.
 
     `inputs`: float32 (examples, ...), int64 tokens (examples, length), `Pixels`, or `Sparse` rows. `targets`: int64
@@ -189,6 +196,9 @@ class Examples:
                 raise TypeError(f"{name}: must be {wanted}, got {value.dtype}")
         if len(self.inputs) != len(self.targets):
             raise ValueError(f"targets: has {len(self.targets)} rows, inputs has {len(self.inputs)}")
+
+    def _facts(self) -> dict[str, object]:
+        return {"examples": len(self), "form": self.form}
 
     def __len__(self) -> int:
         return len(self.targets)

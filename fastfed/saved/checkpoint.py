@@ -22,6 +22,7 @@ from . import older, rows, sealed
 from .rows import SavedRows
 
 FORMAT = 3
+OF_A_RUN = "checkpoint"  # the directory in that of a run which holds its checkpoints
 _COMPLETE = re.compile(r"round-(\d+)\.(?:json|safetensors)")
 _TENSORS_OF_OLDER = re.compile(r"round-(\d+)-[0-9a-f]+\.safetensors")
 
@@ -101,11 +102,11 @@ def _is_of_another(run: str, path: Path) -> bool:
 
 
 def newest(path: str | Path) -> Path:
-    """The newest checkpoint of a directory; a file is its own."""
+    """The newest checkpoint of a directory, or of the run that is there; a file is its own."""
     place = Path(path)
     if place.is_file():
         return place
-    found = all_of(place)
+    found = all_of(place) or all_of(place / OF_A_RUN)
     if not found:
         raise FileNotFoundError(f"{place}: holds no checkpoint (round-*.safetensors)")
     return found[-1]

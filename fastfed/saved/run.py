@@ -19,6 +19,7 @@ from ..record.history import History, Row
 from . import checkpoint as checkpoints
 from .recipe import recipe_of
 from .restore import (
+    CONSTANT,
     beginning_with,
     constants,
     describe,
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from ..simulation import Simulation
 
 _Result = TypeVar("_Result")
-_CONSTANT = "constant."  # what begins the names of tensors of the module that are not trained
 
 
 class SavedRun:
@@ -57,7 +57,7 @@ class SavedRun:
         """Writes a checkpoint; its path. With `keep`, all but the last `keep` and the best are removed."""
         if self._ranks is not None:
             self._ranks.agree()
-        tensors = sim.tensors() | {f"{_CONSTANT}{name}": tensor for name, tensor in constants(sim.model).items()}
+        tensors = sim.tensors() | {f"{CONSTANT}{name}": tensor for name, tensor in constants(sim.model).items()}
         return self._on_first(lambda: self._write(sim, tensors, directory, keep))
 
     def _write(self, sim: Simulation, tensors: dict[str, Tensor], directory: str | Path, keep: int | None) -> Path:
@@ -115,7 +115,7 @@ def resume(
 ) -> Simulation:
     """The simulation of a checkpoint; model, data and settings as `given`, where they must or may be."""
     manifest, tensors = _read(path)
-    module = restore_model(restored("model", manifest["model"], model), manifest, beginning_with(_CONSTANT, tensors))
+    module = restore_model(restored("model", manifest["model"], model), manifest, beginning_with(CONSTANT, tensors))
     data = restored("fed", manifest["data"], fed)
     if not has_fingerprint(data, manifest["fingerprint"]):
         raise ValueError(f"fed: is not the data of this checkpoint ({manifest['data_name']}): its contents differ")

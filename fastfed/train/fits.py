@@ -40,15 +40,20 @@ def check_fits(module: nn.Module, loss: Loss, examples: Examples) -> None:
                 _refuse(module, *entered[-1], error)
             return
     if isinstance(loss, str) and isinstance(outputs, Tensor):
-        _check_outputs(outputs.cpu(), targets, loss, examples)
+        _check_labels(outputs, loss, examples)
+        check_outputs(outputs.cpu(), targets, loss)
 
 
-def _check_outputs(outputs: Tensor, targets: Tensor, loss: Loss, examples: Examples) -> None:
+def _check_labels(outputs: Tensor, loss: str, examples: Examples) -> None:
     labels = examples.targets
     if loss == "cross_entropy" and isinstance(labels, Tensor) and labels.dtype is torch.int64 and outputs.dim() > 1:
         largest = int(labels.max())
         if largest >= outputs.shape[-1]:
             raise ValueError(f"model: has {outputs.shape[-1]} outputs, and the data has labels up to {largest}")
+
+
+def check_outputs(outputs: Tensor, targets: Tensor, loss: Loss) -> None:
+    """Refuses outputs (n, ...) that the loss cannot compare with targets (n, ...)."""
     try:
         find_loss(loss)(outputs, targets)
     except Exception as error:

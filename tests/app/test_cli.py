@@ -50,6 +50,7 @@ def test_all_commands_are_there() -> None:
     groups = {("bench", "kernels"), ("bench", "rounds"), ("data", "list"), ("data", "check"), ("data", "show")}
     groups |= {("data", "features"), ("bench", "peers")}
     single = {"init", "run", "sweep", "compare", "report", "methods", "schema", "doctor", "demo", "bench", "data"}
+    single |= {"export", "watch"}
     assert set(ALL) == {(), *groups, *((name,) for name in single)}
 
 
@@ -58,6 +59,29 @@ def test_help_has_an_example_of_the_command(command: tuple[str, ...]) -> None:
     said = in_process(*command, "--help")
     assert said.exit_code == 0
     assert f"Example: {' '.join(('fastfed', *command))}" in " ".join(said.stdout.split())
+
+
+@pytest.mark.parametrize("arguments", [("--help",), ("init", "a.toml")], ids=" ".join)
+def test_what_needs_no_torch_does_not_import_it(arguments: tuple[str, ...], tmp_path: Path) -> None:
+    watched = (
+        "import sys; from fastfed.app import cli\n"
+        "try: cli.main()\n"
+        "finally: print([name for name in ('torch', 'numpy') if name in sys.modules])"
+    )
+    command = [sys.executable, "-c", watched, *arguments]
+    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    said = subprocess.run(
+        command, capture_output=True, text=True, cwd=tmp_path, env={**os.environ, "PYTHONPATH": path}, check=True
+    )
+    assert said.stdout.splitlines()[-1] == "[]"
+
+
+def test_the_package_gives_what_it_names() -> None:
+    for name in fastfed.__all__:
+        assert getattr(fastfed, name) is not None
+    assert set(fastfed.__all__) <= set(dir(fastfed))
+    with pytest.raises(AttributeError, match="has no attribute 'simulation_of'"):
+        _ = fastfed.simulation_of
 
 
 @pytest.mark.parametrize("command", [one for one in ALL if one], ids=" ".join)
@@ -138,17 +162,14 @@ def test_a_backend_that_cannot_run_is_exit_code_1_and_one_sentence() -> None:
 
 def test_readme_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.DOTALL | re.MULTILINE)
-    assert len(blocks) == 7
+    [block] = re.findall(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.DOTALL | re.MULTILINE)
     names: dict[str, Any] = {}
-    for block in blocks:
-        exec(compile(block, "README.md", "exec"), names)
+    exec(compile(block, "README.md", "exec"), names)
     assert names["history"].rounds[49]["test_accuracy"] > 0.9
-    assert names["again"].round == 65
 
 
-def test_readme_names_every_rule_and_option() -> None:
-    text = (ROOT / "README.md").read_text()
+def test_the_page_of_rules_names_every_rule_and_option() -> None:
+    text = (ROOT / "docs" / "rules.md").read_text()
     for rule in (*SERVER_RULES.values(), *CLIENT_RULES.values()):
         missing = [name for name in (rule.name, *rule.options) if f"`{name}`" not in text]
         assert not missing, f"{rule.name}: {missing}"

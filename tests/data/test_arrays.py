@@ -306,7 +306,7 @@ class InOrder(IterableDataset[Any]):
     [
         ("dataset: must have a length and items by index, got InOrder", InOrder()),
         ("dataset: has no rows", Pairs([])),
-        (r"dataset: item 1 must be a pair \(input, target\), got Tensor", Pairs([(X[0], 0), X[1]])),
+        (r"dataset: item 1 must be a pair \(input, target\) or a dict, got Tensor", Pairs([(X[0], 0), X[1]])),
         (r"dataset: item 0 must be a pair", Pairs([(X[0], 0, 1)])),
         (r"dataset: the input of item 1 must be like the first, .* got .*\(1,\)", Pairs([(X[0], 0), (X[0, :1], 0)])),
         (r"dataset: the target of item 1 must be like the first, torch.int64", Pairs([(X[0], 0), (X[0], 0.5)])),

@@ -382,7 +382,7 @@ def test_bad_runs_are_refused(arguments: dict[str, object], message: str) -> Non
 def test_without_a_test_set() -> None:
     sim = simulation(small_federation(test=False))
     history = sim.run(rounds=2, evaluate_every=1, progress=False)
-    assert history.column("test_loss") == []
+    assert history.values("test_loss") == []
     with pytest.raises(ValueError, match="fed: small has no test set"):
         sim.evaluate()
     with pytest.raises(KeyError, match="test_loss: no round has it"):

@@ -1,4 +1,4 @@
-"""`fastfed data list | check | show | features`: what data there is, and who has what of it."""
+"""`fastfed data list | get | check | show | features`: what data there is, and who has what of it."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ..counting import counted
 from ..errors import first_line
 from .run import DataOption, File, Sets
-from .terminal import FAILED, complain, console, say
+from .terminal import FAILED, complain, console, say, show_table
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -49,7 +50,7 @@ def list_all() -> None:
         clients = "its own" if has_clients(load) else "by a partition"
         table.add_row(name, escape(_summary(load)), clients, escape("\n".join(_keys(load))))
     shown = console()
-    shown.print(table)
+    show_table(table)
     shown.print(f"Partitions: {'; '.join(_partitions())}", highlight=False, markup=False)
     shown.print(f"--data synthetic stands in for {', '.join(STAND_INS)}", highlight=False, markup=False)
 
@@ -71,6 +72,68 @@ def _partitions() -> Iterator[str]:
 
     for name, deal in PARTITIONS.items():
         yield f"{name} ({', '.join(_keys(deal))})"
+
+
+# ---- get ------------------------------------------------------------------------------------------------------------
+
+
+@app.command()
+def get(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A data set; `fastfed data list` shows them.")],
+    to: Annotated[Path | None, typer.Option(help="The directory to put it into. Default: data/NAME.")] = None,
+    base: Annotated[
+        str | None, typer.Option("--from", metavar="ADDRESS", help="Another address of the same files, file:// too.")
+    ] = None,
+) -> None:
+    """Download a data set, and check its files.
+
+    Only files whose digests are published are downloaded; of other data sets it says what to fetch, and from where, as
+    it does where there is no network. The directory is what data.root names, or --data DIR.
+
+    Example: fastfed data get fashion_mnist --to ~/data/fashion
+    """
+    from ...checks import nearest
+    from ...data.fetching import DOWNLOADS, FetchError, fetch
+    from ..config.kinds import LOADERS
+
+    if name not in LOADERS:
+        hint = nearest(name, tuple(LOADERS))
+        raise typer.BadParameter(f"no data set {name!r} (`fastfed data list` shows them).{hint}", param_hint="NAME")
+    home = Path("data") / name if to is None else to.expanduser()
+    if name not in DOWNLOADS:
+        complain(_what_to_fetch(name, home))
+        raise typer.Exit(FAILED)
+    try:
+        fetch(name, home, base, lambda line: say(line, stderr=True))
+    except (FetchError, OSError) as error:
+        complain(first_line(error))
+        raise typer.Exit(FAILED) from None
+    load = LOADERS[name]
+    problem = _try(load, {"root": home})
+    if problem is None or problem[0] is not None:
+        why = "no file of it is there" if problem is None else problem[0]
+        complain(f"{home}: what was downloaded does not load: {why}")
+        raise typer.Exit(FAILED)
+    say(f'{name}: {problem[1]} examples in {home.resolve()}; in a file, data.root = "{home}"')
+
+
+def _what_to_fetch(name: str, home: Path) -> str:
+    """Of a data set that is not downloaded, what its loader wants."""
+    from ...data import DataError
+    from ..config.kinds import LOADERS
+    from ..config.source import directories
+
+    places = directories(LOADERS[name])
+    if not places:
+        return f"{name}: needs no files"
+    try:
+        LOADERS[name](**{places[0]: home / "nothing"})
+    except DataError as error:
+        wanted = str(error).partition("Expected ")[2]
+        return f"{name}: is not downloaded by FastFed. Put into {home}: {wanted}"
+    except (TypeError, ValueError, ImportError):
+        pass
+    return f"{name}: reads files of your own"
 
 
 # ---- check ----------------------------------------------------------------------------------------------------------
@@ -102,7 +165,7 @@ def check(
     if not table.row_count:
         complain(f"{root}: holds none of the data sets that FastFed knows (`fastfed data list`)")
         raise typer.Exit(FAILED)
-    console().print(table)
+    show_table(table)
     if broken:
         raise typer.Exit(FAILED)
 
@@ -171,11 +234,10 @@ def show(
     from .. import config as configs
 
     fed = configs.load(file, sets or (), data or ()).federation()
-    shown = console()
-    shown.print(sizes(fed))
+    show_table(sizes(fed))
     classes = partition(fed)
     if classes is not None:
-        shown.print(classes)
+        show_table(classes)
     for option, path, draw in (("--plot", plot, draw_partition), ("--labels", labels, draw_labels)):
         if path is None:
             continue
@@ -278,6 +340,7 @@ def sizes(fed: Federation) -> Table:
 
 _SHADES = " ░▒▓█"
 _CLIENTS_ACROSS, _MOST_CLASSES = 60, 64
+_BESIDES = 32  # columns of a terminal that the table needs beside the clients
 
 
 def partition(fed: Federation) -> Table | None:
@@ -289,9 +352,9 @@ def partition(fed: Federation) -> Table | None:
     told = who_has_what(fed)
     if told["counts"] is None or len(told["classes"]) > _MOST_CLASSES:
         return None
-    counts = told["counts"][:_CLIENTS_ACROSS]
+    counts = told["counts"][: min(_CLIENTS_ACROSS, max(1, console().width - _BESIDES))]
     most = max(1, max(map(max, counts)))
-    table = Table(title=f"{len(counts)} of {len(fed):,} clients across (█: {most:,} examples)")
+    table = Table(title=f"{len(counts)} of {counted(len(fed), 'client')} across (█: {counted(most, 'example')})")
     for heading in ("class", "clients", "examples"):
         table.add_column(heading, no_wrap=True, justify="right" if heading == "examples" else "left")
     for kind, name in enumerate(told["classes"]):

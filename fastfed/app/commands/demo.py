@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from .terminal import ASKED_WRONGLY, complain, console, exit_codes
+from ..counting import counted
+from .terminal import ASKED_WRONGLY, complain, console, exit_codes, show_table
 
 
 def demo(
@@ -40,6 +41,11 @@ def demo(
         except NotOurs as error:
             complain(str(error))
             raise typer.Exit(ASKED_WRONGLY) from None
-        said.print(as_rich(results(entries), f"Digits: 10 of 100 clients a round, {rounds} rounds, {seeds} seeds"))
+        show_table(
+            as_rich(
+                results(entries),
+                f"Digits: 10 of 100 clients a round, {counted(rounds, 'round')}, {counted(seeds, 'seed')}",
+            )
+        )
         say(f"Runs:   {(out / 'runs').resolve()}")
         say(f"Report: {page.resolve()}")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .terminal import ASKED_WRONGLY, CommandError, complain, console
+from .terminal import ASKED_WRONGLY, CommandError, complain, console, show_table
 
 if TYPE_CHECKING:
     from ..doctor import Diagnosis
@@ -56,7 +56,7 @@ def _show(report: Diagnosis) -> None:
         usable = "[green]yes[/]" if row.usable else "[red]no[/]"
         threads = "-" if row.threads is None else str(row.threads)
         table.add_row(row.backend, usable, row.device, row.compiler, row.simd, threads, escape(row.why_not))
-    shown.print(table)
+    show_table(table)
     shown.print(f"CPU tensors run on: {escape(report.chosen)}", highlight=False)
     shown.print(f"Threads wait: {escape(report.waiting)}", highlight=False)
     for patient in report.cards:

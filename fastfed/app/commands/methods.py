@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from .terminal import console, say
+from .terminal import console, say, show_table
 
 
 def methods(
@@ -59,10 +59,9 @@ def _list_all() -> None:
         table.add_column(heading, overflow="fold")
     for name, make in METHODS.items():
         table.add_row(name, escape(_summary(make)), escape("\n".join(_keys(name))))
-    shown = console()
-    shown.print(table)
+    show_table(table)
     papers = (inspect.getdoc(module) or "").partition("Papers")[2].partition(":")[2]
-    shown.print(f"Papers: {' '.join(papers.split())}", highlight=False, markup=False)
+    console().print(f"Papers: {' '.join(papers.split())}", highlight=False, markup=False)
 
 
 def _show(method: str) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from .compare import LabelOption, MetricOption, OrderOption, checked, labels_of, names_of
 from .terminal import ASKED_WRONGLY, complain, console, exit_codes
 
 if TYPE_CHECKING:
@@ -30,15 +31,28 @@ def report(
     ] = None,
     figures: Annotated[str, typer.Option(help="Formats of the figures: png, svg, pdf.")] = "png,svg",
     no_figures: Annotated[bool, typer.Option("--no-figures", help="Only the page.")] = False,
+    metric: MetricOption = None,
+    labels: LabelOption = None,
+    order: OrderOption = None,
+    size: Annotated[
+        str | None, typer.Option(metavar="WIDTHxHEIGHT", help="Of the figures, in inches, as in 3.3x2.2.")
+    ] = None,
+    ylim: Annotated[
+        str | None, typer.Option(metavar="LOW:HIGH", help="What the metric's axis shows, as in 0.8:1.")
+    ] = None,
+    no_bands: Annotated[bool, typer.Option("--no-bands", help="Lines without the bands of their seeds.")] = False,
 ) -> None:
     """Write a page about some runs, with figures beside it.
 
     The page is one file that needs nothing else, no network either: open it in a browser, or send it. Runs that differ
     only in their seed become one line with its 95% band. A report that is there already is replaced, nothing else is.
+    Of a sweep's directory it has the heat maps and the sensitivity, too. Beside the figures is the table of the results
+    as LaTeX and CSV.
 
     Example: fastfed report runs --target 0.9 --out report
     """
-    from ..report import NotOurs, gather, write
+    from ..report import Look, NotOurs, Unknown, gather, write
+    from ..report.files import sweeps_among
 
     formats = () if no_figures else _formats(figures)
     with exit_codes():
@@ -46,7 +60,13 @@ def report(
         _check_target(target, entries)
         place = _default_place(runs) if out is None else out
         try:
-            page = write(entries, place, title, target, formats)
+            look = Look(
+                labels_of(labels), names_of(order), checked(metric, entries), _pair(size, "x", "--size"),
+                _pair(ylim, ":", "--ylim"), not no_bands,
+            )  # fmt: skip
+            page = write(entries, place, title, target, formats, look, sweeps_among(runs))
+        except Unknown as error:
+            raise typer.BadParameter(str(error)) from None
         except NotOurs as error:
             complain(str(error))
             raise typer.Exit(ASKED_WRONGLY) from None
@@ -54,6 +74,22 @@ def report(
     said.print(f"Report:  {page.resolve()}", highlight=False, soft_wrap=True, markup=False)
     if formats and any((place / "figures").glob("*")):
         said.print(f"Figures: {(place / 'figures').resolve()}", highlight=False, soft_wrap=True, markup=False)
+
+
+def _pair(text: str | None, between: str, option: str) -> tuple[float, float] | None:
+    """Two numbers, of which the first may be the larger only where they are sides of a figure."""
+    if text is None:
+        return None
+    first, sign, second = text.partition(between)
+    try:
+        pair = float(first), float(second)
+    except ValueError:
+        pair = math.nan, math.nan
+    fits = sign and all(map(math.isfinite, pair)) and (min(pair) > 0 if option == "--size" else pair[0] < pair[1])
+    if not fits:
+        example = "3.3x2.2" if option == "--size" else "0.8:1"
+        raise typer.BadParameter(f"must be two numbers, as in {example}, got {text!r}", param_hint=option)
+    return pair
 
 
 def _default_place(places: list[Path]) -> Path:

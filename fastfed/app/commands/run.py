@@ -10,7 +10,10 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from .terminal import FAILED, INTERRUPTED, complain, console, say
+from ..counting import counted
+from .shorthands import with_shorthands
+from .terminal import FAILED, INTERRUPTED, complain, report_command, say, show_table
+from .watch import Live, live
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -44,6 +47,7 @@ Centralised = Annotated[
 ]
 
 
+@with_shorthands
 def run(
     file: File,
     sets: Sets = None,
@@ -57,6 +61,7 @@ def run(
     as_json: Annotated[bool, typer.Option("--json", help="Print every round as a JSON object on a line.")] = False,
     threads: Annotated[int | None, typer.Option(min=1, help="Threads; they change no result.")] = None,
     centralised: Centralised = False,
+    is_live: Live = False,
 ) -> None:
     """Run a configuration.
 
@@ -68,7 +73,7 @@ def run(
 
     On several processes: torchrun --nproc-per-node 4 -m fastfed run digits.toml, to the same bits.
 
-    Example: fastfed run digits.toml --set server.lr=0.1 --set run.rounds=200 --out runs/a
+    Example: fastfed run digits.toml --rounds 200 --set server.tau=1e-4 --out runs/a
     """
     from ...ranks import join
 
@@ -78,7 +83,9 @@ def run(
         home = home.with_name(f"{home.name}-centralised")
     with join() as ranks, _one_voice(ranks):
         config = _loaded(ranks, file, given, data or (), centralised)
-        _run(config, home, resume, _round(from_, resume), Says(quiet, as_json, ranks is None or ranks.is_first))
+        says = Says(quiet, as_json, ranks is None or ranks.is_first)
+        with live(is_live and says.first, home):
+            _run(config, home, resume, _round(from_, resume), says)
 
 
 def _loaded(ranks: Ranks | None, file: Path, given: list[str], data: Sequence[str], centralised: bool) -> Config:
@@ -181,10 +188,16 @@ def _tell_of_interruption(home: Path, says: Says) -> None:
 
 def _conclude(run: Run, as_json: bool, sentence: str | None = None) -> None:
     """The summary; with --json, standard output is left to the rounds."""
+    for note in run.info.get("notes", ()) if as_json else ():  # elsewhere they are told when they come up
+        complain(note)
     if sentence is not None:
         complain(sentence)
-    console(stderr=as_json).print(summary(run))
-    say(f"Run: {run.path.resolve()}", stderr=as_json)
+    show_table(summary(run), stderr=as_json)
+    if not len(run.history):
+        say("No round was run (run.rounds is 0): the model is as it began.", stderr=as_json)
+    say(f"Run:    {run.path.resolve()}", stderr=as_json)
+    if len(run.history):
+        say(f"Report: type {report_command(run.path)}", stderr=as_json)
 
 
 def summary(run: Run) -> Table:
@@ -195,7 +208,7 @@ def summary(run: Run) -> Table:
     history, metric = run.history, run.metric
     table = Table(title=escape(run.name), show_header=False)
     sent = sum(row["bytes_down"] + row["bytes_up"] for row in history)
-    measured = history.column(metric)
+    measured = history.values(metric)
     name = metric.removeprefix("test_").replace("_", " ")
     rows = {
         "method": run.info["method"],
@@ -203,14 +216,12 @@ def summary(run: Run) -> Table:
         "rounds": f"{len(history):,}",
         f"test {name}" if metric.startswith("test_") else name: f"{measured[-1]:.4g}" if measured else "-",
         f"best {name}": f"{history.best(metric):.4g}" if measured else "-",
-        "train loss": f"{history.last('train_loss'):.4g}" if history.column("train_loss") else "-",
-        "clients refused": f"{sum(history.column('skipped')):,}",
+        "train loss": f"{history.last('train_loss'):.4g}" if history.values("train_loss") else "-",
+        "clients refused": f"{sum(history.values('skipped')):,}",
         "MB sent": f"{sent / 1e6:,.1f}",
         "seconds": f"{run.info['seconds']:.1f}",
-        "executor": f"{run.info['executor']}, {_processes(run)}{run.info['threads']} threads",
+        "executor": f"{run.info['executor']}, {_processes(run)}{counted(run.info['threads'], 'thread')}",
     }
-    if run.info["executor"] == "eager":
-        rows["why eager"] = run.info["why"]
     for key, value in rows.items():
         table.add_row(key, escape(str(value)))
     return table

@@ -66,11 +66,11 @@ def init(
 
     Example: fastfed init digits.toml
     """
-    from ..config import ConfigError
-
     try:
         with file.open("x") as opened:
             opened.write(STARTER.format(file=file))
     except FileExistsError:
+        from ..config import ConfigError  # torch comes with it
+
         raise ConfigError(f"{file}: exists already, and is left as it is; name another file") from None
     say(f"Written: {file}\nNext:    fastfed run {file}")

@@ -10,8 +10,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ..counting import counted
 from .run import DataOption, File, Sets, default_home
-from .terminal import FAILED, INTERRUPTED, complain, console, say
+from .shorthands import with_shorthands
+from .terminal import FAILED, INTERRUPTED, complain, console, report_command, say, show_table
+from .watch import Live, live
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -64,6 +67,7 @@ PoolOption = Annotated[
 Halve = Annotated[bool, typer.Option("--halve", help="Successive halving: drop the worse after a few rounds.")]
 
 
+@with_shorthands
 def sweep(
     file: File,
     axes: Axes = None,
@@ -88,6 +92,7 @@ def sweep(
         bool, typer.Option("--json", help="Print a JSON object per run, at the end; or per point.")
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say which points there are.")] = False,
+    is_live: Live = False,
 ) -> None:
     """Run a configuration over a grid.
 
@@ -118,6 +123,7 @@ def sweep(
     )
     for text, names in plan.skipped.items():
         complain(f"--set {text}: left out for {', '.join(names)}, which would ignore it")
+    plan.check_places()
     part = sweeps.Shard() if shard is None else sweeps.Shard.of(shard)
     if dry_run:
         _list_plan(plan, part) if as_json else _show_plan(plan, part, jobs, threads)
@@ -125,7 +131,7 @@ def sweep(
     home = default_home("sweeps", file, data) if out is None else out
     if resume and not sweeps.holds_sweep(home) and not quiet:
         complain(f"{home}: holds no sweep to go on with; it starts from the beginning")
-    with _told(quiet or as_json) as tell:
+    with live(is_live, home), _told(quiet or as_json) as tell:
         swept = sweeps.carry_out(
             plan,
             home,
@@ -226,7 +232,7 @@ def _show_plan(plan: Plan, shard: Shard, jobs: int | None, threads: int | None) 
     points = shard.own(plan.points)
     at_once, each = shares(len(points), jobs, threads or plan.threads)
     part = "" if shard.is_all else f" of {len(plan.points):,}"
-    say(f"{len(points):,} runs{part}, {at_once} at once with {each} thread{'s' if each > 1 else ''} each")
+    say(f"{counted(len(points), 'run')}{part}, {at_once} at once with {counted(each, 'thread')} each")
     if plan.spec.tune_on:
         say(f"{len(tuned_points(plan)):,} of them to tune on; of the others, only those with what is chosen there")
     for point in points[:_MOST_POINTS_SHOWN]:
@@ -247,12 +253,12 @@ def _conclude(swept: SweepOutcome, quiet: bool, as_json: bool) -> None:
         for row in results.rows(swept):
             print(json.dumps(row, default=str))
     elif not quiet:
-        said = console()
-        said.print(tables.ranking(swept))
+        show_table(tables.ranking(swept))
         champions = tables.champions(swept)
         if champions is not None:
-            said.print(champions)
+            show_table(champions)
         shown = [*files, *(path for path in pictures if path.suffix == ".png")]
+        say(f"{'Report:':<10}type {report_command(swept.path)}")
         for name, paths in (("Results", shown[: len(files)]), ("Pictures", shown[len(files) :])):
             for path in paths:
                 say(f"{name + ':':<10}{path.resolve()}")
@@ -260,15 +266,26 @@ def _conclude(swept: SweepOutcome, quiet: bool, as_json: bool) -> None:
 
 
 def _exit(swept: SweepOutcome) -> None:
-    for one in swept.failed:
-        complain(f"{one.point.label}, seed {one.point.seed}: {one.error}")
+    _tell_of_failures(swept)
     if swept.interrupted:
         done = sum(one.status not in ("waiting", "interrupted", "elsewhere") for one in swept.outcomes)
-        complain(f"interrupted with {done} of {len(swept.outcomes)} runs finished; --resume goes on")
+        complain(f"interrupted with {done} of {counted(len(swept.outcomes), 'run')} finished; --resume goes on")
         raise typer.Exit(INTERRUPTED)
     if swept.elsewhere:
-        away = f"{len(swept.elsewhere)} of {len(swept.outcomes)} runs are left to other processes"
+        away = f"{len(swept.elsewhere)} of {counted(len(swept.outcomes), 'run')} are left to other processes"
         complain(f"{away}; when they are done, the same command with --resume tells of all")
     if swept.failed:
-        complain(f"{len(swept.failed)} of {len(swept.outcomes)} runs failed; --resume tries them again")
+        complain(f"{len(swept.failed)} of {counted(len(swept.outcomes), 'run')} failed; --resume tries them again")
         raise typer.Exit(FAILED)
+
+
+def _tell_of_failures(swept: SweepOutcome) -> None:
+    """Each reason once, however many runs have it."""
+    by_reason: dict[str, list[PointOutcome]] = {}
+    for one in swept.failed:
+        home = str(swept.path / "points" / one.point.name)
+        by_reason.setdefault(str(one.error).replace(home, "the run"), []).append(one)
+    for failed in by_reason.values():
+        first, number = failed[0], len(failed) - 1
+        more = f" (and {counted(number, 'other')} for the same reason)" if number else ""
+        complain(f"{first.point.label}, seed {first.point.seed}: {first.error}{more}")

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
-from rich.console import Console
+from rich.console import Console, Group, RenderableType
+from rich.measure import Measurement
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+_UNBOUNDED = 1 << 20  # columns
 
 FAILED, ASKED_WRONGLY, INTERRUPTED = 1, 2, 130
 
@@ -25,6 +34,37 @@ def console(stderr: bool = False) -> Console:
 def say(sentence: str, stderr: bool = False) -> None:
     """A line as it is: not wrapped, not coloured, nothing in it taken for markup."""
     console(stderr).print(sentence, highlight=False, soft_wrap=True, markup=False)
+
+
+def report_command(home: Path) -> str:
+    """What to type for a page about the runs in a directory."""
+    return f"fastfed report {shlex.quote(str(home))}"
+
+
+def show_table(table: Table, stderr: bool = False) -> None:
+    """A table; on a terminal that is too narrow for its words, a few lines for each of its rows."""
+    shown = console(stderr)
+    wide = shown.options.update(max_width=_UNBOUNDED)
+    if shown.is_terminal and Measurement.get(shown, wide, table).minimum > shown.width:
+        shown.print(_in_lines(table))
+    else:
+        shown.print(table)
+
+
+def _in_lines(table: Table) -> Group:
+    """Of every row the first cell, and below it the others, each with its heading; what is empty is left out."""
+    from rich.table import Table
+
+    first, *others = table.columns
+    parts: list[RenderableType] = [] if table.title is None else [table.title]
+    for place, name in enumerate(first.cells):
+        lines = Table.grid(padding=(0, 1))
+        for column in others:
+            cell = list(column.cells)[place]
+            if cell != "":
+                lines.add_row("", column.header, cell)
+        parts += [name, lines]
+    return Group(*parts, *([] if table.caption is None else [table.caption]))
 
 
 def complain(sentences: str) -> None:

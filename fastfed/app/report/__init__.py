@@ -6,13 +6,16 @@ sim.history)])`` takes histories from memory.
 
 from .entries import Entry, Group, differing, gather, group, main_metric, read
 from .files import NotOurs, write
+from .look import Look, Unknown
 from .page import page, results
 from .summary import is_share
 
 __all__ = [
     "Entry",
     "Group",
+    "Look",
     "NotOurs",
+    "Unknown",
     "differing",
     "gather",
     "group",

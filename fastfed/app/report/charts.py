@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from ...record.history import ROOMS
-from .entries import Entry, Group
+from .entries import Entry, Group, own_metrics
+from .look import Look
 from .series import Abscissa, Series, by_bits, by_clock, by_epsilon, by_round, line, spread
 from .summary import is_share
 from .words import name_of
@@ -26,6 +27,7 @@ class ChartAxis:
     label: str
     format: Format = "number"
     log: Log = "no"
+    limits: tuple[float, float] | None = None  # what the axis shows, where somebody says so
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,7 @@ class Chart:
     note: str = ""
     categories: list[str] = field(default_factory=list)
     band: str = "95% interval"  # what a line's band is
+    size: tuple[float, float] | None = None  # inches on paper, where somebody says so
 
 
 @dataclass(frozen=True)
@@ -57,14 +60,25 @@ class Partition:
     kind: Literal["partition"] = "partition"
 
 
+def as_looked(chart: Chart, look: Look) -> Chart:
+    """With the size, the bands and, where it shows the metric, the axis that somebody asks for."""
+    shown = replace(chart, size=look.size)
+    if look.ylim is not None and chart.id.startswith(f"{look.metric}_by_"):
+        shown = replace(shown, y=replace(chart.y, limits=look.ylim, log="no"))
+    if not look.bands:
+        shown = replace(shown, series=[replace(one, low=None, high=None) for one in chart.series])
+    return shown
+
+
 def progress(groups: Sequence[Group], metric: str | None) -> list[Chart]:
     """The metric and the losses by round, by transmitted bits, and by the simulated clock."""
-    columns = [column for column in (metric, "test_loss", "train_loss") if column is not None]
+    own = own_metrics(groups, metric)
+    columns = [column for column in (metric, *own, "test_loss", "train_loss") if column is not None]
     charts = []
     for column in dict.fromkeys(columns):
         y = _metric_axis(column)
         charts.append(_lines(groups, column, y, "round"))
-        if column != "train_loss" or metric == "train_loss":
+        if column not in (*own, "train_loss") or metric == "train_loss":
             charts += [_lines(groups, column, y, by) for by in ("bits", "clock")]
     return _drawn(charts)
 
@@ -115,7 +129,7 @@ def privacy(groups: Sequence[Group], metric: str | None) -> list[Chart]:
 
 def refusals(groups: Sequence[Group]) -> list[Chart]:
     """Clients whose deltas were refused, by round, if any was."""
-    hit = [group for group in groups if any(sum(entry.history.column("skipped")) for entry in group.entries)]
+    hit = [group for group in groups if any(sum(entry.history.values("skipped")) for entry in group.entries)]
     return _drawn([_lines(hit, "skipped", ChartAxis("clients refused", "whole"), "round", "Clients refused by round")])
 
 
@@ -217,7 +231,7 @@ def _metric_axis(column: str) -> ChartAxis:
 
 def _moves(entry: Entry) -> bool:
     """Whether step sizes differ between clients or rounds, beyond rounding."""
-    ends = [value for name in ("step_size_min", "step_size_max") for value in entry.history.column(name)]
+    ends = [value for name in ("step_size_min", "step_size_max") for value in entry.history.values(name)]
     return bool(ends) and max(ends) - min(ends) > 1e-6 * abs(max(ends))
 
 
@@ -266,7 +280,7 @@ def _bars(id: str, title: str, label: str, groups: Sequence[Group], count: Calla
 
 def _milliseconds(group: Group, room: str) -> float:
     rounds = sum(len(entry.history) for entry in group.entries)
-    spent = sum(sum(entry.history.column(f"seconds_{room}")) for entry in group.entries)
+    spent = sum(sum(entry.history.values(f"seconds_{room}")) for entry in group.entries)
     return 1000 * spent / max(1, rounds)
 
 

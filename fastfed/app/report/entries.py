@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,8 @@ _SPELLINGS = (
 )
 _SPELT = {re.sub(r"\W", "", name).lower(): name for name in _SPELLINGS.split()} | {"clientcentric": "Client-centric"}
 _METRICS = ("test_accuracy", "test_recall_at_5", "test_mse", "test_loss", "train_loss")
+_SETTING = re.compile(r"(?:^|, )[a-z_]+(?:\.[a-z_0-9]+)+ ")  # where a sweep adds a point's settings to its name
+AS_IT_IS = "the file as it is"  # what a sweep calls a point that changes nothing
 SOLID = 8  # styles of lines, from 0 on, that have no dashes: as many as there are colours
 MISSING = "\N{EN DASH}"  # in place of a value that is not there
 
@@ -42,6 +44,24 @@ class Entry:
         """As the papers write it."""
         name = str(self.info.get("method") or self.name)
         return _SPELT.get(re.sub(r"[\W_]", "", name).lower(), name)
+
+    @property
+    def called(self) -> str:
+        """The name that its file or a sweep's variant gives it, without settings that a sweep adds; else the method."""
+        name = self.config.get("name")
+        if not isinstance(name, str) or self.is_centralised:
+            return self.method
+        given = _SETTING.split(name)[0].strip()
+        return self.method if given in ("", AS_IT_IS) else given
+
+    @property
+    def task(self) -> str:
+        """What is learnt, as text: the data and how it is dealt, and the metric. Runs of different tasks are not
+        ranked together."""
+        data = self.config.get("data")
+        held = {k: v for k, v in data.items() if tells_apart(f"data.{k}")} if isinstance(data, Mapping) else {}
+        kept = {k: v for k, v in held.items() if k != "pooled" and not k.startswith("validation")}
+        return json.dumps([kept, self.info.get("metric")], sort_keys=True, default=str)
 
     @property
     def seed(self) -> int | None:
@@ -80,6 +100,14 @@ class Group:
         return any(entry.has(column) for entry in self.entries)
 
 
+def own_metrics(groups: Sequence[Group], metric: str | None) -> list[str]:
+    """The columns of the users' own metrics, where a group has them: on the test set, else on the validation set;
+    without `metric`, which is told anyway."""
+    names = dict.fromkeys(name for group in groups for entry in group.entries for name in entry.info.get("metrics", ()))
+    found = [next((c for c in (f"test_{n}", f"validation_{n}") if any(g.has(c) for g in groups)), None) for n in names]
+    return [column for column in found if column not in (None, metric)]
+
+
 def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """{"server": {"lr": 1}} as {"server.lr": 1}."""
     flat: dict[str, Any] = {}
@@ -98,6 +126,12 @@ def group(entries: Sequence[Entry]) -> list[Group]:
             alike[seeds] = entry
     sets = [tuple(one.values()) for one in found.values()]
     return [Group(*of_group) for of_group in zip(_labels(sets), _styles(sets), sets, strict=True)]
+
+
+def styled(groups: Sequence[Group]) -> list[Group]:
+    """The groups with the styles that their order gives them."""
+    styles = _styles([one.entries for one in groups])
+    return [replace(one, style=style) for one, style in zip(groups, styles, strict=True)]
 
 
 def _styles(sets: Sequence[tuple[Entry, ...]]) -> list[int]:
@@ -157,13 +191,20 @@ def _seeds(entry: Entry) -> str:
 
 
 def _labels(sets: Sequence[tuple[Entry, ...]]) -> list[str]:
-    """The method where that tells the groups apart, else with the settings that do, else with the name."""
+    """The name or the method where that tells the groups apart, else with the settings that do."""
     firsts = [one[0] for one in sets]
+    bases = [_base(one) for one in sets]
     labels = []
-    for entry in firsts:
-        rivals = [other for other in firsts if other.method == entry.method]
-        labels.append(entry.method if len(rivals) == 1 else f"{entry.method} ({_distinction(entry, rivals)})")
+    for entry, base in zip(firsts, bases, strict=True):
+        rivals = [other for other, of_other in zip(firsts, bases, strict=True) if of_other == base]
+        labels.append(base if len(rivals) == 1 else f"{base} ({_distinction(entry, rivals)})")
     return _numbered(labels)
+
+
+def _base(entries: tuple[Entry, ...]) -> str:
+    """What the runs of a group are called, if all are called the same."""
+    names = {entry.called for entry in entries}
+    return names.pop() if len(names) == 1 else entries[0].method
 
 
 def _distinction(entry: Entry, rivals: Sequence[Entry]) -> str:

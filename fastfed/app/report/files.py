@@ -11,11 +11,14 @@ from pathlib import Path
 
 from . import figures
 from .entries import Entry, gather
-from .page import MARKER, compose, render
+from .export import as_csv, as_latex
+from .look import PLAIN, Look
+from .page import MARKER, Report, compose, render
+from .sweeps import Shades
 
-PAGE, FIGURES = "index.html", "figures"
+PAGE, FIGURES, SWEEP = "index.html", "figures", "sweep.json"
 _DATA = re.compile(r'<script type="application/json" id="report-data">(.*?)</script>', re.DOTALL)
-_OURS = re.compile(r"[a-z0-9_]+\.(png|svg|pdf)")
+_OURS = re.compile(r"[a-z0-9_]+\.(png|svg|pdf|csv|tex)")
 
 
 class NotOurs(ValueError):
@@ -28,9 +31,12 @@ def write(
     title: str | None = None,
     target: float | None = None,
     suffixes: Sequence[str] = figures.SUFFIXES,
+    look: Look = PLAIN,
+    sweeps: Sequence[Path] = (),
 ) -> Path:
     """Writes the report of some runs (run directories, directories that hold some, or entries) into a directory: the
-    page, whose path comes back, and every chart as a figure in files of these suffixes (none: the page alone).
+    page, whose path comes back, and every chart as a figure in files of these suffixes (none: the page alone). `look`
+    says how; of directories of `sweeps` it has their pictures, too, also of those among the `runs`.
 
     A report that is there already is replaced; `NotOurs` if anything else is. ``fastfed.runs.DamagedRun`` where no run
     is, or one that cannot be read.
@@ -39,15 +45,40 @@ def write(
     check_place(out)
     places = [Path(one) for one in runs if not isinstance(one, Entry)]
     found = gather(places) if places else []
-    report = compose([*(one for one in runs if isinstance(one, Entry)), *found], title, target)
+    entries = [*(one for one in runs if isinstance(one, Entry)), *found]
+    report = compose(entries, title, target, look, [*sweeps, *sweeps_among(places)])
     out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".report-", dir=out) as folder:
         scratch = Path(folder)
-        drawn = figures.save(report.charts, scratch / FIGURES, suffixes)
+        drawn = _drawn(report, scratch / FIGURES, suffixes)
         links = {chart: [f"{FIGURES}/{name}" for name in names] for chart, names in drawn.items()}
         (scratch / PAGE).write_text(render(report, links), encoding="utf-8")
         _put(scratch, out, {name for names in drawn.values() for name in names})
     return out / PAGE
+
+
+def _drawn(report: Report, folder: Path, suffixes: Sequence[str]) -> dict[str, list[str]]:
+    """Figures and tables for a paper: the names of the files by charts' ids, those of the results' table by its
+    section's."""
+    if not suffixes:
+        return {}
+    names = figures.save([one for one in report.charts if not isinstance(one, Shades)], folder, suffixes)
+    names |= _shades([one for one in report.charts if isinstance(one, Shades)], folder, suffixes)
+    texts = {"results.csv": as_csv(report.summaries), "results.tex": as_latex(report.table)}
+    for name, text in texts.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    return {**names, "results": list(texts)}
+
+
+def _shades(maps: Sequence[Shades], folder: Path, suffixes: Sequence[str]) -> dict[str, list[str]]:
+    from ..sweep import drawing
+
+    return {one.id: drawing.save_as(one.picture, folder, one.id, suffixes) for one in maps}
+
+
+def sweeps_among(places: Sequence[Path]) -> list[Path]:
+    """Those of the places that are a sweep's directory."""
+    return [place for place in places if (place / SWEEP).is_file()]
 
 
 def check_place(out: Path) -> None:

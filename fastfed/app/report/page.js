@@ -8,9 +8,31 @@
     "M-3.2 0a3.2 3.2 0 1 0 6.4 0a3.2 3.2 0 1 0-6.4 0z", "M-2.9-2.9h5.8v5.8h-5.8z", "M0-4L3.7 2.8H-3.7z", "M0-4.2L3.4 0L0 4.2L-3.4 0z",
     "M0 4L3.7-2.8H-3.7z", "M-3.4-3.4L3.4 3.4M-3.4 3.4L3.4-3.4", "M-4 0H4M0-4V4", "M-3.6-1.6h7.2v3.2h-7.2z",
   ];
-  const hidden = new Set(); // keys of series switched off, everywhere
+  const live = document.getElementById("live"); // of a page that is served while runs go on
+  const hidden = new Set(live ? kept() : []); // keys of series switched off, everywhere
   const views = []; // what can be drawn again
   const tip = document.getElementById("tip");
+
+  // ---- a page that follows its runs -----------------------------------------------------------------------------
+  function kept() {
+    try { return JSON.parse(sessionStorage.getItem("fastfed-hidden") ?? "[]"); } catch { return []; }
+  }
+  function follow() { // what was switched off and where one was stay as they were
+    let failed = 0;
+    const look = async () => {
+      if (document.hidden) return setTimeout(look, 2000);
+      try {
+        const answer = await fetch("version", { cache: "no-store" }), version = await answer.text();
+        failed = 0;
+        if (answer.ok && version !== live.dataset.version) {
+          try { sessionStorage.setItem("fastfed-hidden", JSON.stringify([...hidden])); } catch { /* nothing is kept, then */ }
+          return location.reload();
+        }
+      } catch { if (++failed > 2) { live.classList.add("over"); live.textContent = "no longer served: this is how it ended"; return; } }
+      setTimeout(look, 2000);
+    };
+    setTimeout(look, 2000);
+  }
 
   // ---- small tools ------------------------------------------------------------------------------------------------
   const svg = (name, attributes = {}, ...children) => {
@@ -132,7 +154,7 @@
     return { canvas, width, height };
   }
   function describe(chart) {
-    if (chart.kind === "partition") return `${chart.title}. ${chart.note}`;
+    if (chart.kind === "partition" || chart.kind === "shades") return `${chart.title}. ${chart.note}`;
     const ends = chart.kind !== "lines" ? "" : chart.series.map((s) => `${s.label} ends at ${exact(s.y[s.y.length - 1], chart.y.format)}`).join("; ");
     return `${chart.title}: ${chart.y.label}${chart.x.label ? " by " + chart.x.label : ""}. ${ends}. Arrow keys read the values.`;
   }
@@ -152,7 +174,7 @@
   // ---- lines ------------------------------------------------------------------------------------------------------
   function heightsOf(chart, shown, state) { // [low, high] of the vertical axis
     const ends = extent(shown.flatMap((s) => s.x), false), from = state.late ? ends[0] + (ends[1] - ends[0]) / 3 : -Infinity;
-    const of = (field) => shown.flatMap((s) => (s[field] ?? []).filter((_, i) => s.x[i] >= from));
+    const of = (field) => (field !== "y" && !state.bands ? [] : shown.flatMap((s) => (s[field] ?? []).filter((_, i) => s.x[i] >= from)));
     const [low, high] = extent(of("y"), state.logY), [least, most] = extent([...of("low"), ...of("y"), ...of("high")], state.logY);
     if (chart.band === "min to max") return [least, most];
     // Bands over two seeds are wide: they may double the axis, not more, and nothing is below zero or above one by its band alone.
@@ -164,7 +186,8 @@
   function drawLines(card, chart, state) {
     const { canvas, width, height } = frame(card, chart, 300);
     const shown = chart.series.filter((s) => !hidden.has(s.key));
-    const ys = scaleOf(heightsOf(chart, shown, state), state.logY, chart.y, 0.05), xs = scaleOf(extent(shown.flatMap((s) => s.x), state.logX), state.logX, chart.x, 0);
+    const limits = state.late ? null : chart.y.limits;
+    const ys = scaleOf(limits ?? heightsOf(chart, shown, state), state.logY, chart.y, limits ? 0 : 0.05), xs = scaleOf(extent(shown.flatMap((s) => s.x), state.logX), state.logX, chart.x, 0);
     const area = { left: leftMargin(ys, chart.y, 5), right: width - 14, top: 24, bottom: height - 40 };
     const X = (v) => area.left + xs.at(v) * (area.right - area.left), Y = (v) => area.bottom - ys.at(v) * (area.bottom - area.top);
     const drawable = (s, i) => s.y[i] !== null && (!state.logY || s.y[i] > 0) && (!state.logX || s.x[i] > 0);
@@ -190,7 +213,7 @@
   }
   function drawBand(s, X, Y, drawable, state) {
     const node = seriesGroup(s);
-    if (hidden.has(s.key) || !s.low) return node;
+    if (hidden.has(s.key) || !s.low || !state.bands) return node;
     const low = (i) => Y(state.logY ? Math.max(s.low[i], s.y[i] / 1e6) : s.low[i]);
     for (const [from, to] of stretches(s, drawable)) {
       let d = "";
@@ -389,11 +412,55 @@
     }));
   }
 
+  // ---- heat maps --------------------------------------------------------------------------------------------------
+  const VIRIDIS = [[68, 1, 84], [65, 68, 135], [42, 120, 142], [34, 168, 132], [122, 209, 81], [253, 231, 37]];
+  function shade(share) { // light is good, also in grey
+    const place = clamp(share, 0, 1) * (VIRIDIS.length - 1), i = Math.min(VIRIDIS.length - 2, Math.floor(place));
+    return VIRIDIS[i].map((from, k) => Math.round(from + (place - i) * (VIRIDIS[i + 1][k] - from)));
+  }
+  function drawShades(card, chart) {
+    const wide = Math.max(260, card.clientWidth), known = chart.panels.flatMap((p) => p.values.flat()).filter((v) => v !== null);
+    const low = Math.min(...known), high = Math.max(...known), log = chart.format !== "percent" && low > 0 && high > 20 * low;
+    const share = (v) => { const s = high > low ? (log ? Math.log(v / low) / Math.log(high / low) : (v - low) / (high - low)) : 1; return chart.rising ? s : 1 - s; };
+    const left = 22 + 6.6 * Math.max(...chart.panels.flatMap((p) => p.up.map((t) => t.length))), key = 74;
+    const most = Math.max(...chart.panels.map((p) => p.across.length)), room = wide - key;
+    const beside = clamp(Math.floor(room / (left + 34 * most)), 1, chart.panels.length);
+    const cell = clamp((room / beside - left - 10) / most, 14, 46), block = left + cell * most + 10;
+    const lines = Math.ceil(chart.panels.length / beside), tallest = Math.max(...chart.panels.map((p) => p.up.length)) * cell, line = tallest + 62;
+    const { canvas } = frame(card, chart, lines * line + 30);
+    const places = [];
+    canvas.append(svg("text", { class: "title", x: 0, y: 12 }, chart.y));
+    chart.panels.forEach((panel, n) => {
+      const x0 = (n % beside) * block + left, y0 = Math.floor(n / beside) * line + 40, tall = panel.up.length * cell;
+      canvas.append(svg("text", { x: x0, y: y0 - 8 }, panel.title));
+      panel.values.forEach((row, i) => row.forEach((value, j) => {
+        const x = x0 + cell * j, y = y0 + tall - cell * (i + 1), rgb = value === null ? null : shade(share(value));
+        canvas.append(svg("rect", { x, y, width: cell - 1, height: cell - 1, fill: rgb ? `rgb(${rgb})` : "var(--rule)" }));
+        if (value !== null && cell >= 30) canvas.append(svg("text", { x: x + cell / 2, y: y + cell / 2 + 4, "text-anchor": "middle", style: `fill:${0.3 * rgb[0] + 0.59 * rgb[1] + 0.11 * rgb[2] > 128 ? "#1c2024" : "#fff"};font-size:11px` },
+          chart.format === "percent" ? (100 * value).toFixed(0) : plain(value, clamp(1 - Math.floor(Math.log10(Math.abs(value) || 1)), 0, 4))));
+        places.push({ x, y, panel, i, j, value });
+      }));
+      if (panel.chosen) canvas.append(svg("rect", { x: x0 + cell * panel.chosen[1] - 0.5, y: y0 + tall - cell * (panel.chosen[0] + 1) - 0.5, width: cell, height: cell, fill: "none", stroke: "var(--s1)", "stroke-width": 2.5 }));
+      const every = Math.ceil((Math.max(...panel.across.map((t) => t.length)) * 6.8 + 6) / cell), up = Math.ceil(13 / cell);
+      panel.up.forEach((t, i) => { if (i % up === 0) canvas.append(svg("text", { x: x0 - 6, y: y0 + tall - cell * (i + 0.5) + 4, "text-anchor": "end" }, t)); });
+      panel.across.forEach((t, j) => { if (j % every === 0) canvas.append(svg("text", { x: x0 + cell * (j + 0.5), y: y0 + tall + 15, "text-anchor": "middle" }, t)); });
+    });
+    const end = Math.min(wide - key, beside * block) + 14, tall = Math.min(tallest, 180);
+    for (let i = 0; i < 24; i++) canvas.append(svg("rect", { x: end, y: 40 + (tall / 24) * i, width: 12, height: tall / 24 + 0.6, fill: `rgb(${shade(chart.rising ? 1 - i / 23 : i / 23)})` }));
+    for (const [value, y] of [[high, 48], [low, 40 + tall]]) canvas.append(svg("text", { x: end + 17, y }, chart.format === "percent" ? `${(100 * value).toFixed(0)}%` : exact(value)));
+    canvas.append(svg("text", { class: "title", x: Math.min(end, wide - 6.4 * chart.z.length), y: 26 }, chart.z), svg("text", { class: "title", x: beside * block - 10, y: lines * line + 26, "text-anchor": "end" }, chart.x));
+    const find = (px, py) => places.findIndex((p) => px >= p.x && px < p.x + cell && py >= p.y && py < p.y + cell);
+    attachSlots(canvas, places.length, (i) => ({ x: places[i].x, y: places[i].y }), find, (i) => {
+      const { panel, i: row, j, value } = places[i];
+      return { at: panel.title || chart.title, rows: [{ label: chart.y, value: panel.up[row] }, { label: chart.x, value: panel.across[j] }, { label: chart.z, value: value === null ? "no finite value" : exact(value, chart.format) }] };
+    });
+  }
+
   // ---- cards and legends ------------------------------------------------------------------------------------------
-  const DRAW = { lines: drawLines, bars: drawBars, stacked: drawStacked, partition: drawPartition };
+  const DRAW = { lines: drawLines, bars: drawBars, stacked: drawStacked, partition: drawPartition, shades: drawShades };
 
   function makeCard(card) {
-    const chart = charts[card.dataset.chart], state = { logX: chart.x?.log === "on", logY: chart.y?.log === "on", share: false, late: false };
+    const chart = charts[card.dataset.chart], state = { logX: chart.x?.log === "on", logY: chart.y?.log === "on", share: false, late: false, bands: true };
     const tools = html("span", { class: "tools" });
     const draw = () => DRAW[chart.kind](card, chart, state);
     const offer = (name, field, label) => {
@@ -402,6 +469,7 @@
       tools.append(button);
     };
     if (chart.kind === "lines" && chart.band !== "min to max") offer("zoom", "late", "fit the vertical axis to the last two thirds");
+    if (chart.kind === "lines" && chart.series.some((s) => s.low)) offer("bands", "bands", "show the bands");
     if (chart.x?.log && chart.x.log !== "no") offer("log x", "logX", "logarithmic horizontal axis");
     if (chart.y?.log && chart.y.log !== "no") offer("log y", "logY", "logarithmic vertical axis");
     if (chart.kind === "stacked") offer("shares", "share", "shares instead of times");
@@ -418,7 +486,9 @@
   }
   function download(chart) {
     const quote = (value) => `"${String(value).replaceAll('"', '""')}"`;
-    const lines = chart.kind === "partition"
+    const lines = chart.kind === "shades"
+      ? [["method", chart.y, chart.x, chart.z].map(quote), ...chart.panels.flatMap((p) => p.values.flatMap((row, i) => row.map((v, j) => [quote(p.title), p.up[i], p.across[j], v ?? ""])))]
+      : chart.kind === "partition"
       ? [["client", "examples", ...chart.classes].map(quote), ...chart.clients.map((id, i) => [id, chart.sizes[i], ...(chart.counts[i] ?? [])])]
       : [["series", chart.x.label || "category", chart.y.label, "low", "high"].map(quote),
         ...chart.series.flatMap((s) => s.x.map((x, i) => [quote(s.label), chart.categories.length ? quote(chart.categories[i]) : x, s.y[i] ?? "", s.low?.[i] ?? "", s.high?.[i] ?? ""]))];
@@ -433,7 +503,7 @@
       for (const s of chart.series ?? []) if (!series.has(s.key)) series.set(s.key, { ...s, kind: chart.kind });
     }
     for (const s of series.values()) {
-      const button = html("button", { type: "button", "aria-pressed": "true", "data-key": s.key }, swatch(s.style, s.kind === "stacked" ? "stacked" : "lines"), s.label);
+      const button = html("button", { type: "button", "aria-pressed": String(!hidden.has(s.key)), "data-key": s.key }, swatch(s.style, s.kind === "stacked" ? "stacked" : "lines"), s.label);
       if (s.n > 1) button.append(html("span", { class: "n" }, `n = ${s.n}`));
       button.addEventListener("click", (event) => toggle(s.key, event.shiftKey ? [...series.keys()] : null));
       button.addEventListener("pointerenter", () => dimOthers(s.key));
@@ -494,4 +564,5 @@
   document.querySelectorAll("figure[data-chart]").forEach(makeCard);
   document.querySelectorAll(".legend").forEach(makeLegend);
   document.querySelectorAll("table.sortable").forEach(makeSortable);
+  if (live) follow();
 })();

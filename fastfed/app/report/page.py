@@ -6,19 +6,27 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from html import escape
 from importlib import resources
+from pathlib import Path
 from typing import Any
 
 from ..._version import __version__
+from ..counting import counted
 from . import charts, tables
 from .charts import Chart, Partition
 from .entries import Entry, Group, group, main_metric
 from .grid import Grid, as_html
-from .summary import choose_target, summarise
-from .words import headline, listed, name_of, supplement
+from .look import PLAIN, Look
+from .series import LEAST_FOR_BAND
+from .summary import Summary, by_task, choose_target, ranked, summarise
+from .sweeps import Shades, pictures_of
+from .words import evaluated, headline, listed, name_of, supplement
 
+_MOST_TASKS_TOLD = 3
+_ONE_SEED = "One seed each: how much of a difference is chance, nobody knows."
+_KINDS = {".csv": "CSV", ".tex": "LaTeX"}
 MARKER = '<meta name="generator" content="FastFed report">'
 _PLACE = re.compile(r"<!--([A-Z]+)-->|/\*([A-Z]+)\*/")  # of page.html, to be filled
 
@@ -30,9 +38,10 @@ class Section:
     id: str
     title: str
     lead: str = ""
-    charts: Sequence[Chart | Partition] = field(default_factory=tuple)
+    charts: Sequence[Chart | Partition | Shades] = field(default_factory=tuple)
     table: Grid | None = None
     html: str = ""
+    own_legends: bool = False  # whether every chart has series of its own
 
     @property
     def empty(self) -> bool:
@@ -49,16 +58,20 @@ class Report:
     facts: str
     groups: list[Group]
     sections: list[Section]
+    table: Grid  # of the results, and what it is made of
+    summaries: list[Summary]
+    target: float | None
+    notes: list[str]  # on the table of the results
 
     @property
-    def charts(self) -> list[Chart | Partition]:
+    def charts(self) -> list[Chart | Partition | Shades]:
         return [chart for section in self.sections for chart in section.charts]
 
 
-def page(entries: Sequence[Entry], title: str | None = None, target: float | None = None) -> str:
+def page(entries: Sequence[Entry], title: str | None = None, target: float | None = None, look: Look = PLAIN) -> str:
     """The page of some runs as HTML. `target` is the metric's value to which rounds are counted; by default a round
     number that half of the runs reach."""
-    return render(compose(entries, title, target))
+    return render(compose(entries, title, target, look))
 
 
 def results(entries: Sequence[Entry], target: float | None = None) -> Grid:
@@ -68,41 +81,101 @@ def results(entries: Sequence[Entry], target: float | None = None) -> Grid:
     return tables.results(summarise(groups, metric, goal), metric, goal)
 
 
-def compose(entries: Sequence[Entry], title: str | None = None, target: float | None = None) -> Report:
-    """Groups the runs and collects what there is to say of them; a section that no run has data for is left out."""
+def compose(
+    entries: Sequence[Entry],
+    title: str | None = None,
+    target: float | None = None,
+    look: Look = PLAIN,
+    sweeps: Sequence[Path] = (),
+) -> Report:
+    """Groups the runs and collects what there is to say of them; a section that no run has data for is left out. The
+    pictures of `sweeps`, in these directories, are shown too."""
     if not entries:
         raise ValueError("entries: must be at least one run, got none")
-    groups = group(entries)
-    metric = main_metric(entries)
+    groups = look.arranged(group(entries))
+    metric = look.metric or main_metric(entries)
     goal = choose_target(groups, metric) if target is None else target
     summaries = summarise(groups, metric, goal)
+    ordered = [one for task in by_task(summaries) for one in (task if look.order else ranked(task, metric))]
+    table = tables.results(summaries, metric, goal, bool(look.order))
+    sections = [*_sections(groups, metric, table, goal), *_of_sweeps(sweeps)]
+    look = replace(look, metric=metric)
     return Report(
         title=title or _title(entries, groups),
-        headline=headline(summaries, metric),
-        supplement=supplement(summaries, metric, goal),
+        headline=_headline(summaries, metric),
+        supplement=supplement(summaries, metric, goal) if len(by_task(summaries)) == 1 else "",
         facts=_facts(entries, groups),
         groups=groups,
-        sections=[one for one in _sections(groups, metric, tables.results(summaries, metric, goal)) if not one.empty],
+        sections=[_looked(one, look) for one in sorted(sections, key=_place_of) if not one.empty],
+        table=table,
+        summaries=ordered,
+        target=goal,
+        notes=_notes(groups, metric, goal),
     )
 
 
-def render(report: Report, figures: Mapping[str, Sequence[str]] | None = None) -> str:
-    """The HTML. `figures` has, for a chart's id, the files beside the page that show it too."""
+def _looked(section: Section, look: Look) -> Section:
+    drawn = [charts.as_looked(chart, look) if isinstance(chart, Chart) else chart for chart in section.charts]
+    return replace(section, charts=drawn)
+
+
+def _headline(summaries: Sequence[Summary], metric: str | None) -> str:
+    """The finding; of several tasks, one for each."""
+    tasks = by_task(summaries)
+    if len(tasks) == 1:
+        return headline(summaries, metric)
+    words = tables.task_words([one[0].group for one in tasks])
+    if len(tasks) > _MOST_TASKS_TOLD:
+        return f"{len(tasks)} tasks, each with a ranking of its own."
+    return " ".join(f"On {name}: {headline(one, metric)}" for name, one in zip(words, tasks, strict=True))
+
+
+def _of_sweeps(homes: Sequence[Path]) -> list[Section]:
+    maps, lines = pictures_of(homes)
+    return [
+        Section("settings", "Settings", "What was measured at every setting, the mean over its seeds.", maps),
+        Section("sensitivity", "Sensitivity", "", lines, own_legends=True),
+    ]
+
+
+def _place_of(section: Section) -> int:
+    """Sections of a sweep come right after the results, the others in their order."""
+    return {"results": 0, "settings": 1, "sensitivity": 2}.get(section.id, 3)
+
+
+def waiting(place: str, version: str) -> str:
+    """The live page of a directory without a run."""
+    empty = Grid(["run"], [])
+    report = Report("FastFed", f"Nothing has begun yet in {place}.", "", "", [], [], empty, [], None, [])
+    return render(report, live=version, state="waiting")
+
+
+def render(report: Report, figures: Mapping[str, Sequence[str]] | None = None, live: str = "", state: str = "") -> str:
+    """The HTML. `figures` has, for a chart's id, the files beside the page that show it too. `live` is the version of a
+    page that is served, and asks for a newer one; `state` is what it says of the runs."""
+    connects = "; connect-src 'self'" if live else ""
     parts = {
+        "LIVE": f'<p class="live" id="live" data-version="{escape(live)}">{escape(state)}</p>' if live else "",
+        "CONNECTS": connects,
         "MARKER": MARKER,
         "TITLE": escape(report.title),
         "HEADLINE": escape(report.headline),
         "SUPPLEMENT": f"<p>{escape(report.supplement)}</p>" if report.supplement else "",
         "FACTS": escape(report.facts),
         "CONTENTS": "".join(f'<a href="#{one.id}">{escape(one.title)}</a>' for one in report.sections),
-        "SECTIONS": "".join(map(_section, report.sections)),
+        "SECTIONS": "".join(_section(one, (figures or {}).get(one.id, ())) for one in report.sections),
         "VERSION": escape(__version__),
         "STYLE": _file("page.css"),
         "SCRIPT": _file("page.js"),
-        "DATA": embed({"charts": {c.id: _rounded(asdict(c)) for c in report.charts}, "figures": dict(figures or {})}),
+        "DATA": embed({"charts": {c.id: _told(c) for c in report.charts}, "figures": dict(figures or {})}),
     }
     # in one pass: what is put in is never searched for places
     return _PLACE.sub(lambda found: parts[found[1] or found[2]], _file("page.html"))
+
+
+def _told(chart: Chart | Partition | Shades) -> Any:
+    """A chart as the script takes it."""
+    return _rounded({name: value for name, value in asdict(chart).items() if name not in ("picture", "size")})
 
 
 def embed(data: object) -> str:
@@ -111,11 +184,11 @@ def embed(data: object) -> str:
     return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
 
 
-def _sections(groups: list[Group], metric: str | None, results: Grid) -> list[Section]:
+def _sections(groups: list[Group], metric: str | None, results: Grid, target: float | None) -> list[Section]:
     metric_name = name_of(metric) if metric else "loss"
     late = any(group.has("ages") for group in groups)
     return [
-        Section("results", "Results", _results_lead(groups), table=results),
+        Section("results", "Results", _results_lead(groups, metric, target), table=results),
         Section("progress", "Progress", _bands_lead(groups), charts.progress(groups, metric)),
         Section("steps", "Step sizes", "", charts.step_sizes(groups)),
         Section("tuning", "Tuning", "What the tuner set, round by round.", charts.tuning(groups)),
@@ -141,16 +214,27 @@ def _sections(groups: list[Group], metric: str | None, results: Grid) -> list[Se
     ]
 
 
-def _results_lead(groups: Sequence[Group]) -> str:
-    if not _banded(groups):
-        return ""
-    return "Runs that differ only in their seed are one row: the mean ± the half width of its 95% interval."
+def _results_lead(groups: Sequence[Group], metric: str | None, target: float | None) -> str:
+    return " ".join(_notes(groups, metric, target))
+
+
+def _notes(groups: Sequence[Group], metric: str | None, target: float | None) -> list[str]:
+    if _banded(groups):
+        said = "Runs that differ only in their seed are one row: the mean ± the half width of its 95% interval."
+    else:
+        said = _ONE_SEED if len(groups) > 1 else "One seed: how much of it is chance, nobody knows."
+    return [said, *([] if metric is None or target is None else filter(None, [evaluated(groups, metric)]))]
 
 
 def _bands_lead(groups: Sequence[Group]) -> str:
     if not _banded(groups):
-        return ""
-    return "Lines are means over seeds; bands are the 95% intervals of the means (Student's t)."
+        return "One seed each: there are no bands."
+    most = max(len(one.entries) for one in groups)
+    if most < LEAST_FOR_BAND:
+        return "Lines are means over seeds; two seeds are too few for a band."
+    return (
+        "Lines are means over seeds; bands, of three seeds and more, are the 95% intervals of the means (Student's t)."
+    )
 
 
 def _banded(groups: Sequence[Group]) -> bool:
@@ -179,26 +263,36 @@ def _title(entries: Sequence[Entry], groups: Sequence[Group]) -> str:
 
 def _facts(entries: Sequence[Entry], groups: Sequence[Group]) -> str:
     """The line below the headline: how many runs of what."""
-    facts = [f"{len(entries)} run{'s' if len(entries) != 1 else ''}"]
-    if len(groups) != len(entries):
+    facts = [counted(len(entries), "run")]
+    if len(groups) == len(entries):
+        facts.append("1 seed each" if len(entries) > 1 else "1 seed")
+    else:
         seeds = sorted({len(one.entries) for one in groups})
-        facts.append(f"{seeds[0]} seeds each" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]} seeds each")
-    for name, unit in (("clients", "clients"), ("parameters", "parameters")):
+        facts.append(
+            f"{counted(seeds[0], 'seed')} each" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]} seeds each"
+        )
+    for name, unit in (("clients", "client"), ("parameters", "parameter")):
         told = {entry.info.get(name) for entry in entries}
         if len(told) == 1 and isinstance(value := told.pop(), int):
-            facts.append(f"{value:,} {unit}")
+            facts.append(counted(value, unit))
     dates = sorted(str(entry.info["finished"])[:10] for entry in entries if entry.info.get("finished"))
     return " · ".join([*facts, *dates[-1:]])
 
 
-def _section(section: Section) -> str:
+def _section(section: Section, files: Sequence[str]) -> str:
     lead = f'<p class="lead">{escape(section.lead)}</p>' if section.lead else ""
     cards = "".join(
         f'<figure class="chart {c.kind}" id="chart-{c.id}" data-chart="{c.id}"></figure>' for c in section.charts
     )
     legend = '<div class="legend" role="group" aria-label="Series"></div>' if section.charts else ""
+    if section.own_legends:
+        cards = cards.replace("<figure", f'<div class="one">{legend}<figure').replace("</figure>", "</figure></div>")
+        legend = ""
     grid = f'{legend}<div class="grid">{cards}</div>' if cards else ""
     table = "" if section.table is None else as_html(section.table)
+    if section.table is not None and files:
+        links = ", ".join(f'<a href="{escape(file)}">{_KINDS[Path(file).suffix]}</a>' for file in files)
+        table += f'<p class="note">This table as {links}.</p>'
     return f'<section id="{section.id}"><h2>{escape(section.title)}</h2>{lead}{grid}{table}{section.html}</section>'
 
 

@@ -9,7 +9,9 @@ from itertools import accumulate
 from ...record.history import Row
 from .entries import Entry, Group
 from .statistics import estimate
+from .summary import is_share
 
+LEAST_FOR_BAND = 3  # seeds: the interval of two is twelve times as wide as what it says anything of
 MOST_POINTS = 600  # of one line: a screen has no more columns
 Numbers = list[float | None]
 
@@ -49,7 +51,8 @@ Abscissa = Callable[[Sequence[Row]], Numbers]
 
 
 def line(group: Group, column: str, abscissa: Abscissa = by_round, scale: float = 1.0) -> Series | None:
-    """A column of a group: the mean over its seeds with the 95% band, at the rounds that all of them have.
+    """A column of a group: the mean over its seeds, with the 95% band where they are three or more, at the rounds that
+    all of them have.
 
     Where any seed has no finite number there is a gap: a mean over those that are left would flatter. Seeds that never
     have the column are left out. None if no seed has it. `scale` divides abscissas, to the axis' unit.
@@ -77,12 +80,19 @@ def _line(group: Group, column: str, abscissa: Abscissa, scale: float = 1.0) -> 
             continue
         mean = estimate(values)
         y.append(mean.mean)
-        low.append(mean.mean - (mean.half or 0))
-        high.append(mean.mean + (mean.half or 0))
-    banded = len(curves) > 1
+        low.append(possible(mean.mean - (mean.half or 0), column))
+        high.append(possible(mean.mean + (mean.half or 0), column))
+    banded = len(curves) >= LEAST_FOR_BAND
     return Series(
         group.key, group.label, group.style, len(curves), x, y, low if banded else None, high if banded else None
     )
+
+
+def possible(value: float, column: str) -> float:
+    """An end of a band: no share is below 0 or above 1, no loss or error below 0."""
+    if is_share(column):
+        return min(1.0, max(0.0, value))
+    return max(0.0, value) if column.endswith(("loss", "mse")) else value
 
 
 def spread(group: Group, column: str, least: str, most: str) -> Series | None:

@@ -44,6 +44,14 @@ class Summary:
         return estimate(rounds) if rounds and len(rounds) == len(self.reached) else None
 
 
+def by_task(summaries: Sequence[Summary]) -> list[list[Summary]]:
+    """The groups of each task together, in the order of the first of each."""
+    found: dict[str, list[Summary]] = {}
+    for one in summaries:
+        found.setdefault(one.group.entries[0].task, []).append(one)
+    return list(found.values())
+
+
 def summarise(groups: Sequence[Group], metric: str | None, target: float | None) -> list[Summary]:
     return [_summary(group, metric, target) for group in groups]
 
@@ -69,14 +77,22 @@ def choose_target(groups: Sequence[Group], metric: str | None) -> float | None:
     return _two_digits(middle, up=not higher_is_better(metric))
 
 
+_SHARES = {"accuracy", "f1", "precision", "recall", "auc", "auroc", "iou", "dice"}
+
+
 def is_share(metric: str) -> bool:
-    """Whether a metric is a part of one, told in percent."""
-    return metric.endswith(("accuracy", "recall_at_5"))
+    """Whether a metric is a part of one, told in percent: by the words of its name."""
+    return metric.endswith("recall_at_5") or not _SHARES.isdisjoint(metric.lower().split("_"))
 
 
 def final_values(group: Group, metric: str) -> list[float]:
     """The last evaluation of each run that did not diverge."""
     return [value for entry in group.entries if (value := _final(entry.history, metric)) is not None]
+
+
+def final_of(group: Group, metric: str) -> Estimate | None:
+    """What the runs of a group end with."""
+    return _estimated(final_values(group, metric))
 
 
 def tied(a: Summary, b: Summary, metric: str) -> bool:
@@ -104,7 +120,7 @@ def seconds_of(entry: Entry) -> float | None:
     told = entry.info.get("seconds")
     if isinstance(told, (int, float)):
         return float(told)
-    rooms = [sum(entry.history.column(f"seconds_{room}")) for room in (*ROOMS, "evaluate")]
+    rooms = [sum(entry.history.values(f"seconds_{room}")) for room in (*ROOMS, "evaluate")]
     return sum(rooms) or None
 
 
@@ -116,12 +132,12 @@ def bytes_of(history: History, until: int | None = None) -> int:
 
 def _summary(group: Group, metric: str | None, target: float | None) -> Summary:
     histories = [entry.history for entry in group.entries]
-    named = [] if metric is None else [(history, metric) for history in histories if history.column(metric)]
+    named = [] if metric is None else [(history, metric) for history in histories if history.values(metric)]
     finals = [] if metric is None else final_values(group, metric)
-    reached = [history.rounds_to(metric, target) if metric and target is not None else None for history in histories]
+    reached = [None if target is None else _reached(history, metric, target) for history in histories]
     alone = any(entry.is_centralised for entry in group.entries)
     sent = [float(bytes_of(h, until)) for h, until in zip(histories, reached, strict=True) if until is not None]
-    known = [h.gradients_to(metric, target) for h in histories] if metric and target is not None else []
+    known = [] if target is None else [h.gradients_to(name, target) for h, name in named]
     gradients = [float(number) for number in known if number is not None]
     seconds = [value for entry in group.entries if (value := seconds_of(entry)) is not None]
     return Summary(
@@ -137,6 +153,10 @@ def _summary(group: Group, metric: str | None, target: float | None) -> Summary:
         seconds=_estimated(seconds),
         status=_status(group),
     )
+
+
+def _reached(history: History, metric: str | None, target: float) -> int | None:
+    return history.rounds_to(metric, target) if metric is not None and history.values(metric) else None
 
 
 def _estimated(values: Sequence[float]) -> Estimate | None:

@@ -7,10 +7,10 @@ from html import escape
 from typing import Any
 
 from ...record.evaluate import higher_is_better
-from .entries import MISSING, Entry, Group, differing, flatten, plain, tells_apart
+from .entries import MISSING, Entry, Group, differing, flatten, own_metrics, plain, tells_apart
 from .grid import Cell, Grid, as_html
 from .statistics import Estimate, estimate
-from .summary import Summary, is_share, ranked
+from .summary import Summary, by_task, final_of, is_share, ranked
 from .words import (
     byte_unit,
     bytes_in_units,
@@ -26,17 +26,51 @@ from .words import (
 # ---- results --------------------------------------------------------------------------------------------------------
 
 
-def results(summaries: Sequence[Summary], metric: str | None, target: float | None) -> Grid:
-    """The headline table, the best group first."""
-    order = ranked(summaries, metric)
+def results(summaries: Sequence[Summary], metric: str | None, target: float | None, is_ordered: bool = False) -> Grid:
+    """The headline table, the best group first, or as they come if they are `ordered`. Groups of different tasks are
+    not ranked together."""
+    tasks = by_task(summaries)
+    grids = [_results(one, metric, target, is_ordered) for one in tasks]
+    if len(grids) == 1:
+        return grids[0]
+    words = task_words([one[0].group for one in tasks])
+    heads = list(dict.fromkeys(head for grid in grids for head in grid.heads))
+    rows = []
+    for grid, task in zip(grids, words, strict=True):
+        for row in grid.rows:
+            cells = dict(zip(grid.heads, row, strict=True))
+            own = [cells.get(head, Cell(MISSING)) for head in heads]
+            rows.append([own[0], Cell(task), *own[1:]])
+    return Grid([heads[0], "task", *heads[1:]], rows, "sortable", "results")
+
+
+def task_words(groups: Sequence[Group]) -> list[str]:
+    """What tells the tasks of these groups apart."""
+    found = differing([one.entries[0] for one in groups])
+    keys = [key for key in found if key.startswith("data.") and tells_apart(key)]
+    shown = ["data.name"] if "data.name" in keys else keys[:3]
+    if not shown:
+        return [str(one.entries[0].info.get("metric") or one.label) for one in groups]
+    values = [[one.entries[0].settings.get(key) for key in shown] for one in groups]
+    return [
+        ", ".join(plain(v) if key == "data.name" else f"{key.partition('.')[2]} {plain(v)}" for key, v in pairs)
+        for pairs in ([*zip(shown, one, strict=True)] for one in values)
+    ]
+
+
+def _results(summaries: Sequence[Summary], metric: str | None, target: float | None, is_ordered: bool) -> Grid:
+    order = list(summaries) if is_ordered else ranked(summaries, metric)
     name = name_of(metric) if metric else "metric"
     goal = f"{100 * target:g}%" if target is not None and metric and is_share(metric) else plain(target)
     unit, size = byte_unit(max((one.bytes.mean for one in order if one.bytes is not None), default=0.0))
+    others = {f"final {name_of(column)}": column for column in own_metrics([one.group for one in order], metric)}
+    own = {head: [_estimate(column, final_of(one.group, column)) for one in order] for head, column in others.items()}
     columns = {
         "run": [_label(one.group) for one in order],
         "seeds": [Cell(str(len(one.group.entries)), len(one.group.entries)) for one in order],
         f"final {name}": [_final(one, metric or "") for one in order],
         f"best {name}": [_estimate(metric or "", one.best) for one in order],
+        **own,
         f"rounds to {goal}": [Cell(rounds_to(one), _mean(one.rounds_to)) for one in order],
         f"{unit} to {goal}": _numbers([one.bytes_to_target for one in order], size),
         f"gradients to {goal}": _counts([one.gradients_to_target for one in order]),
@@ -55,7 +89,8 @@ def results(summaries: Sequence[Summary], metric: str | None, target: float | No
     rows = [list(row) for row in zip(*columns.values(), strict=True)]
     grid = Grid(list(columns), [*rows, *_prior(order, metric, list(columns), f"final {name}")], "sortable", "results")
     less = [f"{what} to {goal}" for what in ("rounds", unit, "gradients")]
-    return grid.marked({f"final {name}": better, f"best {name}": better, **dict.fromkeys(less, False)})
+    more = {head: higher_is_better(column) for head, column in others.items()}
+    return grid.marked({f"final {name}": better, f"best {name}": better, **more, **dict.fromkeys(less, False)})
 
 
 def _prior(order: Sequence[Summary], metric: str | None, heads: Sequence[str], final: str) -> list[list[Cell]]:
@@ -147,14 +182,14 @@ def fates(groups: Sequence[Group]) -> Grid | None:
         return None
     rows = []
     for group in groups:
-        trained = sum(sum(entry.history.column("clients")) for entry in group.entries)
+        trained = sum(sum(entry.history.values("clients")) for entry in group.entries)
         cells = [Cell(f"{totals[group.key][name]:,}", totals[group.key][name]) for name in names]
         rows.append([_label(group), Cell(f"{trained:,}", trained), *cells])
     return _grid(["run", "updates", *(_FATES[name] for name in names)], rows, "updates that did not count")
 
 
 def _fate(group: Group, name: str) -> int:
-    columns = [entry.history.column(name) for entry in group.entries]
+    columns = [entry.history.values(name) for entry in group.entries]
     return sum(max(column, default=0) if name in _RUNNING_TOTALS else sum(column) for column in columns)
 
 

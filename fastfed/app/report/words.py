@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 
 from ...record.evaluate import higher_is_better
-from .entries import MISSING
+from ..counting import counted
+from .entries import MISSING, Group
 from .statistics import Estimate
 from .summary import Summary, is_share, ranked, tied
 
@@ -55,7 +57,18 @@ def rounds_to(summary: Summary) -> str:
     if mean is not None:
         return f"{mean.mean:,.1f}".removesuffix(".0")
     some = sum(r is not None for r in summary.reached)
-    return f"{some} of {len(summary.reached)} runs" if some else MISSING
+    return f"{some} of {counted(len(summary.reached), 'run')}" if some else MISSING
+
+
+def evaluated(groups: Sequence[Group], metric: str) -> str:
+    """When the metric was measured, which is when a target can be found to be reached."""
+    rounds = [[row["round"] for row in e.history if row.get(metric) is not None] for one in groups for e in one.entries]
+    steps = {after - before for one in rounds for before, after in pairwise([0, *one[:-1]])}
+    if not steps or steps == {1}:
+        return ""
+    few, many = min(steps), max(steps)
+    every = f"every {few}" if few == many else f"every {few} to {many}"
+    return f"Rounds to the target are counted at evaluations, {every} rounds."
 
 
 def listed(words: Sequence[str], most: int = 3) -> str:
@@ -90,13 +103,19 @@ def supplement(summaries: Sequence[Summary], metric: str | None, target: float |
     quickest = min(done, key=lambda one: _mean(one.rounds_to))
     lightest = min(done, key=lambda one: _mean(one.bytes_to_target))
     goal = value_of(metric, target) if not is_share(metric) else f"{100 * target:g}%"
-    sentence = f"{goal} {name_of(metric)} is reached first by {quickest.group.label}, in {rounds_to(quickest)} rounds"
+    sentence = f"{goal} {name_of(metric)} is reached first by {quickest.group.label}, {_in_rounds(quickest)}"
     if len(done) == 1:
         return f"{sentence}; no other run gets there." if len(summaries) > 1 else f"{sentence}."
     sent = bytes_in_units(_mean(lightest.bytes_to_target))
     if _mean(lightest.bytes_to_target) == _mean(quickest.bytes_to_target):
         return f"{sentence} and {sent}."
     return f"{sentence}, and with the fewest bytes by {lightest.group.label}, {sent}."
+
+
+def _in_rounds(one: Summary) -> str:
+    """When a group got to the target that all of its runs reached."""
+    told = rounds_to(one)
+    return f"in {told} round{'' if told == '1' else 's'}"
 
 
 def _federated(summaries: Sequence[Summary]) -> Sequence[Summary]:
@@ -133,16 +152,18 @@ def _held(one: Summary, metric: str) -> str:
 
 def _rounds(one: Summary) -> str:
     few, many = min(one.rounds), max(one.rounds)
-    return f"{many:,} round{'s' if many != 1 else ''}" if few == many else f"{few:,} to {many:,} rounds"
+    return counted(many, "round") if few == many else f"{few:,} to {many:,} rounds"
 
 
 def _of_those_left(one: Summary) -> str:
     """Where even the best group lost runs, the sentence says so."""
-    return f" in {one.ended_well} of {len(one.rounds)} runs" if one.lost else ""
+    return f" in {one.ended_well} of {counted(len(one.rounds), 'run')}" if one.lost else ""
 
 
 def _over_seeds(one: Summary) -> str:
     assert one.final is not None
+    if len(one.rounds) == 1:
+        return " (one seed)"
     return f" (the mean of {one.final.n} seeds)" if one.final.n > 1 and not one.lost else ""
 
 

@@ -23,6 +23,7 @@ from .directory import (
     RunExists,
     RunFailed,
     find,
+    has_rows,
     holds_run,
     read,
     update,
@@ -32,6 +33,6 @@ from .lock import LOCK, RunBusy, alone, check_locks
 
 __all__ = [
     "CHECKPOINT", "CONFIG", "INFO", "LOCK", "ROUNDS", "TRACEBACK", "DamagedRun", "Run", "RunBusy", "RunExists",
-    "RunFailed", "alone", "check_locks", "create", "difference_from", "execute", "find", "holds_run", "is_finished",
-    "on_first", "read", "update", "who_has_what",
+    "RunFailed", "alone", "check_locks", "create", "difference_from", "execute", "find", "has_rows", "holds_run",
+    "is_finished", "on_first", "read", "update", "who_has_what",
 ]  # fmt: skip

@@ -10,11 +10,13 @@ from typing import Any
 from ...files import as_json, write_over, write_whole
 from ...record.history import History
 from ...record.writers import read_json_lines
+from ...saved.checkpoint import OF_A_RUN, all_of
+from ...shown import Shown
 from ..config import ConfigError
 from ..config import document as documents
 
 CONFIG, INFO, ROUNDS, CLIENTS, COSTS = "config.toml", "run.json", "rounds.jsonl", "clients.json", "costs.json"
-CHECKPOINT, TRACEBACK = "checkpoint", "traceback.txt"
+CHECKPOINT, TRACEBACK = OF_A_RUN, "traceback.txt"
 
 
 class RunExists(ValueError):
@@ -29,8 +31,8 @@ class RunFailed(RuntimeError):
     """A run ended before its time; its directory says so too."""
 
 
-@dataclass(frozen=True)
-class Run:
+@dataclass(frozen=True, repr=False)
+class Run(Shown):
     """A run as its directory tells it. `config` is the resolved configuration as plain tables (``config.parse`` makes
     a `Config` of it), `info` what run.json holds, `history` the rows so far; `clients` and `costs` may be None."""
 
@@ -40,6 +42,11 @@ class Run:
     history: History
     clients: dict[str, Any] | None
     costs: dict[str, Any] | None
+
+    def _facts(self) -> dict[str, object]:
+        measured = self.history.values(self.metric)
+        last = {self.metric: measured[-1]} if measured else {}
+        return {"path": str(self.path), "name": self.name, "status": self.status, "rounds": len(self.history), **last}
 
     @property
     def name(self) -> str:
@@ -64,6 +71,11 @@ def find(directory: str | Path) -> list[Path]:
 def holds_run(path: str | Path) -> bool:
     """Whether there is a run, or a part of one."""
     return any((Path(path) / name).exists() for name in (CONFIG, INFO, ROUNDS, CHECKPOINT))
+
+
+def has_rows(path: str | Path) -> bool:
+    """Whether a round was run there that a checkpoint keeps."""
+    return bool(all_of(Path(path) / CHECKPOINT))
 
 
 def read(path: str | Path) -> Run:

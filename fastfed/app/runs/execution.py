@@ -18,6 +18,7 @@ from ...saved import checkpoint as checkpoints
 from ...sharing import writes
 from ...simulation import Simulation
 from ..config import CHANGE_NO_RESULT, Config, ConfigError, parse
+from ..config.document import DIGEST
 from ..config.options import NONE, without_none
 from ..errors import first_line
 from .beginning import create, mend, now, refuse_existing, told_again
@@ -38,7 +39,8 @@ from .directory import (
 from .lock import alone
 
 _Result = TypeVar("_Result")
-_ENDS_IT = ("run.rounds", "run.until_clock", "run.target")  # --resume may change them: the rounds that were run stay
+# --resume may change them: the rounds that were run stay.
+_ENDS_IT = ("run.rounds", "run.until_clock", "run.target", "run.patience")
 
 
 def execute(
@@ -68,10 +70,13 @@ def execute(
         on_first(lambda: stack.enter_context(alone(home)))
         goes_on = on_first(lambda: resume and holds_run(home))
         sim = _each(lambda: _resumed(config, home, fed, from_round) if goes_on else _begun(config, home, fed))
-        with _noting_its_end(home) if writes(ranks) else nullcontext():
+        with _noting_its_end(home, sim) if writes(ranks) else nullcontext():
             asked = {**config.run_settings, "until": config.run_settings.get("rounds")}
             asked.pop("rounds", None)
-            sim.run(**asked, checkpoint=home / CHECKPOINT, log=home / ROUNDS, progress=progress, hooks=hooks)
+            loggers = [one.in_run(home, config.name or home.resolve().name) for one in config.loggers.values()]
+            sim.run(
+                **asked, checkpoint=home / CHECKPOINT, log=home / ROUNDS, progress=progress, hooks=[*loggers, *hooks]
+            )
     return on_first(lambda: read(home))
 
 
@@ -129,6 +134,8 @@ def is_finished(config: Config, path: str | Path) -> bool:
 def difference_from(run: Run, config: Config) -> str | None:
     """What makes a configuration another run than this one, in words; None where it is the same, longer perhaps."""
     for key, (before, asked) in _differences(_told(run), without_none(config.resolved())).items():
+        if key.endswith(f".{DIGEST}"):
+            return f"{key}: the source of what [{key.partition('.')[0]}] names has changed since {run.path} began"
         if key not in (*CHANGE_NO_RESULT, *_ENDS_IT):
             return f"{key}: the run in {run.path} has {before!r}, got {asked!r}"
     return None
@@ -178,8 +185,8 @@ def _resumed(config: Config, home: Path, fed: Federation | None, from_round: int
     if on_first(lambda: bool(checkpoints.all_of(home / CHECKPOINT))):
         fed, model = config.federation() if fed is None else fed, config.make_model()
         try:
-            place = checkpoint_of(home, from_round)
-            sim = Simulation.resume(place, model=model, fed=fed, threads=config.settings.get("threads"))
+            given = {"threads": config.settings.get("threads"), **config.given_again()}
+            sim = Simulation.resume(checkpoint_of(home, from_round), model=model, fed=fed, **given)
         except (ValueError, OSError) as error:
             raise RunFailed(f"{home}: cannot go on: {error}") from error
     else:
@@ -195,12 +202,16 @@ def _note_beginning(config: Config, home: Path, sim: Simulation) -> None:
 
 
 @contextmanager
-def _noting_its_end(home: Path) -> Iterator[None]:
-    """While it runs; then run.json tells how it ended, and how long it took in all."""
-    began, before = time.monotonic(), float(read_json(home / INFO)["seconds"])
+def _noting_its_end(home: Path, sim: Simulation) -> Iterator[None]:
+    """While it runs; then run.json tells how it ended, how long it took in all, and what there was to say."""
+    before = read_json(home / INFO)
+    began, seconds = time.monotonic(), float(before["seconds"])
 
     def ended(status: str, error: str | None = None) -> None:
-        update(home, status=status, error=error, finished=now(), seconds=before + time.monotonic() - began)
+        notes = list(dict.fromkeys([*before.get("notes", ()), *sim.notes]))
+        update(
+            home, status=status, error=error, finished=now(), notes=notes, seconds=seconds + time.monotonic() - began
+        )
 
     try:
         with _any_error_as_run_failed(home):

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..report.charts import Chart, ChartAxis
-from ..report.series import Series
+from ..report.series import LEAST_FOR_BAND, Series, possible
 from ..report.summary import is_share
 from ..report.words import name_of
 from .cells import GridCell, cells, chosen, ranked, task_of
 from .grid import is_number
-from .outcome import better, chosen_by, judged_by
+from .outcome import PointOutcome, better, chosen_by, judged_by
 from .points import label
 from .runner import SweepOutcome
 
@@ -62,11 +62,16 @@ Picture = HeatMap | Curves | Chart
 
 def pictures(swept: SweepOutcome) -> list[Picture]:
     """What there is to draw: heat maps of two numeric settings, a line chart for each, the ranks of all runs."""
-    metric, found = judged_by(swept.outcomes), cells(swept.outcomes)
+    return of_outcomes(swept.outcomes)
+
+
+def of_outcomes(outcomes: Sequence[PointOutcome]) -> list[Picture]:
+    """As `pictures`, of what became of a sweep's points."""
+    metric, found = judged_by(outcomes), cells(outcomes)
     if metric is None or all(cell.value is None for cell in found):
         return []
     maps = heat_maps(found, metric)
-    select = chosen_by(swept.outcomes)
+    select = chosen_by(outcomes)
     if select not in (metric, None) and any(cell.choice is not None for cell in found):
         maps += heat_maps(found, str(select), of_choice=True)
     return [*maps, *best_rates(found), *sensitivities(found, metric), *ranks(found, metric)]
@@ -155,8 +160,8 @@ def _best_rate(task: str, found: Sequence[GridCell]) -> Chart | None:
     return Chart(
         id=_id("best_server_lr", *([task] if task else [])),
         title=f"Best server learning rate by client learning rate{of_task}",
-        x=ChartAxis(across, log="on" if _is_log(xs) else "no"),
-        y=ChartAxis(up, log="on" if _is_log(ys) else "no"),
+        x=ChartAxis(axis_name(across), log="on" if _is_log(xs) else "no"),
+        y=ChartAxis(axis_name(up), log="on" if _is_log(ys) else "no"),
         series=series,
     )
 
@@ -192,11 +197,12 @@ def _sensitivity(found: Sequence[GridCell], key: str, keys: Sequence[str], metri
     ]
     if not any(y is not None for one in series for y in one.y):
         return None
-    tuned = f", {' and '.join(others)} at their best" if others and len(_by_method(found)) > 1 else ""
+    whose = "its" if len(others) == 1 else "their"
+    tuned = f", {' and '.join(map(axis_name, others))} at {whose} best" if others and len(_by_method(found)) > 1 else ""
     return Chart(
         id=_id("sensitivity", key),
-        title=f"{_capital(name_of(metric))} by {key}{tuned}",
-        x=ChartAxis(key, log="on" if _is_log(values) else "no"),
+        title=f"{_capital(name_of(metric))} by {axis_name(key)}{tuned}",
+        x=ChartAxis(axis_name(key), log="on" if _is_log(values) else "no"),
         y=_metric_axis(metric),
         series=series,
     )
@@ -221,15 +227,10 @@ def _series(name: str, style: int, found: Sequence[GridCell], key: str, values: 
         here = [cell for cell in found if cell.point.settings.get(key, value) == value]
         best = chosen(here)[0].value if here else None
         y.append(None if best is None else best.mean)
-        low.append(None if best is None else _possible(best.mean - (best.half or 0.0), metric))
-        high.append(None if best is None else _possible(best.mean + (best.half or 0.0), metric))
-    banded = n > 1
+        low.append(None if best is None else possible(best.mean - (best.half or 0.0), metric))
+        high.append(None if best is None else possible(best.mean + (best.half or 0.0), metric))
+    banded = n >= LEAST_FOR_BAND
     return Series(f"s{style}", name, style, n, list(values), y, low if banded else None, high if banded else None)
-
-
-def _possible(value: float, metric: str) -> float:
-    """An end of a band: no share is below 0 or above 1."""
-    return min(1.0, max(0.0, value)) if is_share(metric) else value
 
 
 def _is_log(values: Sequence[float]) -> bool:
@@ -282,6 +283,11 @@ def _by_line(found: Sequence[GridCell]) -> dict[str, list[GridCell]]:
 
 def _metric_axis(metric: str) -> ChartAxis:
     return ChartAxis(name_of(metric), "percent" if is_share(metric) else "number")
+
+
+def axis_name(key: str) -> str:
+    """A setting as axes name it."""
+    return {"client.lr": "client learning rate", "server.lr": "server learning rate"}.get(key, key)
 
 
 def _capital(text: str) -> str:

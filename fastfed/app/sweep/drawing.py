@@ -13,7 +13,7 @@ from ..report import figures
 from ..report.entries import MISSING, plain
 from ..report.summary import is_share
 from ..report.words import digits, name_of
-from .charts import Curves, HeatMap, Matrix, Picture
+from .charts import Curves, HeatMap, Matrix, Picture, axis_name
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -35,11 +35,26 @@ def save(pictures: Sequence[Picture], folder: Path) -> list[Path]:
     return written
 
 
+def save_as(picture: Picture, folder: Path, name: str, suffixes: Sequence[str]) -> list[str]:
+    """Draws one picture in files of these suffixes; their names."""
+    matplotlib = needed("matplotlib", extra="plots", by="a sweep's figures")
+    with matplotlib.rc_context(figures.STYLE):
+        return figures.put(draw(picture), folder, name, suffixes)
+
+
 def draw(picture: Picture) -> Figure:
     """One picture as a figure."""
     if isinstance(picture, HeatMap):
         return _heat_map(picture)
     return _curves(picture) if isinstance(picture, Curves) else figures.draw(picture)
+
+
+def title_of(picture: HeatMap | Curves | Any) -> str:
+    """What a picture shows, in words."""
+    if not isinstance(picture, HeatMap):
+        return str(picture.title)
+    name = name_of(picture.metric)
+    return f"{name[0].upper()}{name[1:]} by {axis_name(picture.across)} and {axis_name(picture.up)}"
 
 
 def _panels(number: int, width: float, height: float, most: int, share: bool = True) -> tuple[Figure, list[Axes]]:
@@ -66,14 +81,16 @@ def _heat_map(picture: HeatMap) -> Figure:
     figure, axes = _panels(len(picture.panels), max(1.6, size * wide), max(1.4, size * tall) + 0.4, 5, share)
     known = [v for panel in picture.panels for row in panel.values for v in row if v is not None]
     scale = _scale(picture.metric, known)
+    as_powers = all(_are_powers(values) for panel in picture.panels for values in (panel.across, panel.up))
     for panel, one in zip(picture.panels, axes, strict=True):
-        shown = _panel(one, panel, picture.metric, scale)
+        shown = _panel(one, panel, picture.metric, scale, as_powers)
         one.set_title(panel.title)
         if share:
             one.label_outer()
-    figure.supxlabel(_axis_name(picture.across), fontsize=9)
-    figure.supylabel(_axis_name(picture.up), fontsize=9)
-    figure.colorbar(shown, ax=axes, label=name_of(picture.metric), format=_format(picture.metric), aspect=30, pad=0.01)
+    figure.supxlabel(axis_name(picture.across), fontsize=9)
+    figure.supylabel(axis_name(picture.up), fontsize=9)
+    beside = axes[-1].inset_axes((1.06, 0.0, 0.07, 1.0))  # as high as the panel, which keeps its cells square
+    figure.colorbar(shown, cax=beside, label=name_of(picture.metric), format=_format(picture.metric))
     if picture.title:
         figure.suptitle(picture.title, fontsize=9.5)
     return figure
@@ -90,15 +107,15 @@ def _scale(metric: str, known: Sequence[float]) -> dict[str, Any]:
     return {"cmap": colours, "vmin": low, "vmax": high if high > low else low + 1e-12}
 
 
-def _panel(axes: Axes, panel: Matrix, metric: str, scale: dict[str, Any]) -> Any:
+def _panel(axes: Axes, panel: Matrix, metric: str, scale: dict[str, Any], as_powers: bool) -> Any:
     from matplotlib.patches import Rectangle
 
     values = [[math.nan if value is None else value for value in row] for row in panel.values]
     shown = axes.imshow(values, origin="lower", aspect="equal", **scale)
     axes.set_facecolor(_NOTHING)
     axes.grid(visible=False)
-    axes.set_xticks(range(len(panel.across)), ticks(panel.across))
-    axes.set_yticks(range(len(panel.up)), ticks(panel.up))
+    axes.set_xticks(range(len(panel.across)), ticks(panel.across, as_powers))
+    axes.set_yticks(range(len(panel.up)), ticks(panel.up, as_powers))
     axes.tick_params(length=2, labelsize=7)
     if len(panel.across) > 4:
         axes.tick_params(axis="x", labelrotation=45)
@@ -122,16 +139,17 @@ def _write_values(axes: Axes, panel: Matrix, metric: str, shown: Any) -> None:
             axes.text(j, i, text, ha="center", va="center", fontsize=6.5, color=ink)
 
 
-def ticks(values: Sequence[float]) -> list[str]:
-    """Half powers of ten as such, as in papers, if they are all of a scale of at least three; others as they are."""
-    powers = [2 * math.log10(value) for value in values if value > 0]
-    if len(powers) == len(values) > 2 and all(abs(power - round(power)) < 1e-4 for power in powers):
-        return [f"$10^{{{round(power) / 2:g}}}$" for power in powers]
+def ticks(values: Sequence[float], as_powers: bool) -> list[str]:
+    """Powers of ten as such, as in papers; or as they are. One notation for both axes."""
+    if as_powers:
+        return [f"$10^{{{round(2 * math.log10(value)) / 2:g}}}$" for value in values]
     return [plain(float(f"{value:.3g}")) for value in values]
 
 
-def _axis_name(key: str) -> str:
-    return {"client.lr": "client learning rate", "server.lr": "server learning rate"}.get(key, key)
+def _are_powers(values: Sequence[float]) -> bool:
+    """Whether values are a scale of at least three half powers of ten."""
+    powers = [2 * math.log10(value) for value in values if value > 0]
+    return len(powers) == len(values) > 2 and all(abs(power - round(power)) < 1e-4 for power in powers)
 
 
 def _format(metric: str) -> Any:
@@ -158,6 +176,10 @@ def _curves(picture: Curves) -> Figure:
         if is_share(picture.metric):
             one.yaxis.set_major_formatter(_format(picture.metric))
         one.label_outer()
+    key = matplotlib.cm.ScalarMappable(matplotlib.colors.Normalize(0, 1), shades)
+    beside = axes[-1].inset_axes((1.06, 0.0, 0.06, 1.0))
+    bar = figure.colorbar(key, cax=beside, ticks=[0.08, 0.95])
+    bar.ax.set_yticklabels(["worst", "best"], fontsize=7)
     figure.supxlabel("round", fontsize=9)
     figure.supylabel(name_of(picture.metric), fontsize=9)
     return figure

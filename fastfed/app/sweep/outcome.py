@@ -60,7 +60,7 @@ def look(point: Point, home: Path, spec: Spec, until: int | None = None) -> Poin
         error=run.info.get("error"),
         metric=name,
         value=spec.window.final(history, name) if lost is None else None,
-        best=history.best(name) if history.column(name) else None,
+        best=history.best(name) if history.values(name) else None,
         select=select,
         choice=spec.window.final(history, select) if lost is None else None,
         prior=run.info.get("prior") if name == run.metric else None,

@@ -21,7 +21,7 @@ from ..config.errors import in_file
 from ..config.options import WOULD_IGNORE
 from ..config.stand_ins import check_data, with_data
 from ..errors import first_line
-from ..report.entries import Entry, plain
+from ..report.entries import AS_IT_IS, Entry, plain
 from .grid import is_number
 from .spec import TABLE, TRAIN_LOSS, Spec, Variant, read_spec
 
@@ -69,7 +69,7 @@ class Point:
     def label(self) -> str:
         """The point in words, without its seed."""
         told = [f"{key} {label(value)}" for key, value in {**self.task, **self.numbers}.items()]
-        return ", ".join([*([self.method] if self.method else []), *told]) or "the file as it is"
+        return ", ".join([*([self.method] if self.method else []), *told]) or AS_IT_IS
 
 
 @dataclass(frozen=True)
@@ -85,6 +85,11 @@ class Plan:
     def threads(self) -> int | None:
         """The threads of a run that the file asks for: the most, where points differ."""
         return max((c.settings["threads"] for c in self.configs.values() if c.settings.get("threads")), default=None)
+
+    def check_places(self) -> None:
+        """Refuses directories of data that are not there: before the runs, and once for all of them."""
+        for config in self.configs.values():
+            config.data.check_places()
 
     @cached_property
     def keys(self) -> list[str]:
@@ -189,11 +194,13 @@ def _checked(point: Point, spec: Spec) -> Config:
 def _check_column(option: str, column: str, config: Config) -> None:
     """A metric that the runs will not measure is refused before they are run."""
     run = config.resolved()["run"]
-    name = metric_of(run["loss"])
-    spread = [f"client_{name}_{part}" for part in ("mean", "p10", "p90")] if run["per_client"] else []
+    # With a loss of one's own, only the data tells whether there is an accuracy.
+    names = {metric_of(run["loss"]): None, **({"accuracy": None} if documents.names_module(run["loss"]) else {})}
+    names |= dict.fromkeys(run["metrics"] or ())
+    spread = [f"client_{name}_{part}" for name in names for part in ("mean", "p10", "p90")] if run["per_client"] else []
     parts = ["test", *(["validation"] if config.data.validation is not None else [])]
     parts += ["trainset"] if run["evaluate_training"] else []
-    tested = [f"{part}_{one}" for part in parts for one in ("loss", name)]
+    tested = [f"{part}_{one}" for part in parts for one in ("loss", *names)]
     known = list(dict.fromkeys([TRAIN_LOSS, *([*tested, *spread] if run["evaluate_every"] else [])]))
     if column not in known:
         raise ConfigError(f"{option}: the runs do not measure {column!r}; they measure {', '.join(known)}")
@@ -242,7 +249,7 @@ def _point(tables: Mapping[str, Any], variant: str | None, settings: dict[str, A
     own = copy.deepcopy(dict(tables))
     if place:
         documents.put(own, "run.seed", seed, "--seeds")
-    own["name"] = bare.label
+    own["name"] = bare.label if variant is not None or settings else tables.get("name", AS_IT_IS)
     return Point(_directory(variant, settings, seed), variant, settings, seed, own)
 
 

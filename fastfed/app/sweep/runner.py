@@ -15,6 +15,7 @@ from typing import Any, Literal
 from ...files import write_whole
 from .. import runs
 from ..config import ConfigError
+from ..counting import counted
 from ..doctor import machine
 from . import halving, transfer
 from .outcome import DONE, ELSEWHERE, FAILED, INTERRUPTED, WAITING, PointOutcome, better, look
@@ -107,7 +108,9 @@ def _check_goes_together(plan: Plan, eta: int | None, shard: Shard, pool: str | 
         option = "sweep.tune_on" if eta is None else "--halve"
         raise ConfigError(f"--shard: does not go with {option}, which chooses among all points while it runs")
     if shard.total > len(plan.points):
-        raise ConfigError(f"--shard: there are only {len(plan.points)} points, got {shard.number}/{shard.total}")
+        raise ConfigError(
+            f"--shard: there are only {counted(len(plan.points), 'point')}, got {shard.number}/{shard.total}"
+        )
     if pool is not None and jobs is not None:
         raise ConfigError("--jobs: is for this machine; with --pool as many points run at once as there are workers")
 
@@ -257,7 +260,9 @@ class _Sweep:
             if outcome.status == DONE:
                 self.outcomes[point.name] = replace(outcome, status=f"dropped at round {rounds}")
         goes_on = [point for point in points if point.cell in kept]
-        self.words.append(f"after round {rounds}, {len(goes_on)} of {len(points)} runs go on: {len(dropped)} dropped")
+        self.words.append(
+            f"after round {rounds}, {len(goes_on)} of {counted(len(points), 'run')} go on: {len(dropped)} dropped"
+        )
         self._resume = True  # from here on there are runs to go on with
         self._say("rung", text=self.words[-1])
         return goes_on
@@ -313,10 +318,28 @@ def _prepare(home: Path, plan: Plan, resume: bool, shard: Shard) -> bool:
             raise runs.RunExists(f"{home}: holds a sweep already; use --resume to go on, or another --out")
         if before != text:
             raise runs.RunExists(f"{home}: holds another sweep, of which this is no shard; use another --out")
+    if before is not None and before != text:
+        _check_keeps_all(home, before, plan)
     home.mkdir(parents=True, exist_ok=True)
     runs.check_locks(home)
     write_whole(home / SWEEP, text)
     return resume or not shard.is_all
+
+
+def _check_keeps_all(home: Path, before: str, plan: Plan) -> None:
+    """A sweep may grow. One that asks for less would write tables and pictures that lack what was run before."""
+    try:
+        there = [str(point["name"]) for point in json.loads(before)["points"]]
+    except (ValueError, KeyError, TypeError):
+        raise runs.DamagedRun(f"{home / SWEEP}: is damaged; use another --out") from None
+    asked_for = {point.name for point in plan.points}
+    lost = [name for name in there if name not in asked_for and runs.has_rows(home / POINTS / name)]
+    if lost:
+        others = f" and {counted(len(lost) - 1, 'more run', 'more runs')}" if len(lost) > 1 else ""
+        raise runs.RunExists(
+            f"{home}: holds results of {lost[0]}{others}, which this grid leaves out; "
+            "--resume takes a grid that has them all, and may have more; or use another --out"
+        )
 
 
 def _text(file: Path) -> str | None:

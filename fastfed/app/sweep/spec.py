@@ -32,6 +32,7 @@ from typing import Any
 from ...checks import nearest
 from ...record.history import History
 from ..config import ConfigError
+from ..counting import counted
 from ..report.entries import flatten
 from .grid import GridAxis, make_axis, parse_axis
 
@@ -84,7 +85,7 @@ class Window:
     def words(self, column: str, name: str) -> str:
         """A column in words, with what it is the mean of."""
         if self.rounds is not None:
-            return f"{name}, last {self.rounds:,} rounds"
+            return f"{name}, last {counted(self.rounds, 'round')}"
         if self.evaluations is not None:
             return f"{name}, mean of the last {self.evaluations}" if self.evaluations > 1 else f"final {name}"
         return f"{name}, last tenth of the rounds" if column == TRAIN_LOSS else f"final {name}"

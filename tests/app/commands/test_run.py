@@ -39,7 +39,7 @@ def test_it_runs_and_says_what_came_of_it_and_where_it_is(file: Path, tmp_path: 
     assert said.exit_code == 0
     run = runs.read("runs/a")
     assert (run.status, len(run.history)) == ("done", 4)
-    assert f"Run: {tmp_path / 'runs' / 'a'}" in said.stdout
+    assert said.stdout.endswith(f"Run:    {tmp_path / 'runs' / 'a'}\nReport: type fastfed report runs/a\n")
     assert re.search(r"test accuracy +│ " + re.escape(f"{run.history.last('test_accuracy'):.4g}"), said.stdout)
 
 
@@ -49,6 +49,39 @@ def test_overrides_and_places(file: Path) -> None:
     run = runs.read("b/c")
     assert (len(run.history), run.config["client"]["lr"], run.config["run"]["threads"]) == (2, 0.5, 1)
     assert not Path("runs").exists()
+
+
+def test_what_is_changed_most_has_options_of_its_own(file: Path) -> None:
+    short = ("--rounds", "3", "--seed", "7", "--cohort", "5", "--epochs", "2", "--batch-size", "9")
+    said = fastfed("run", file, *short, "--client-lr", "0.25", "--server-lr", "0.5", "--device", "cpu", "--quiet")
+    assert said.exit_code == 0, said.output
+    told = runs.read("runs/a").config
+    kept = {key: told["run"][key] for key in ("rounds", "seed", "cohort", "epochs", "batch_size", "device")}
+    assert kept == {"rounds": 3, "seed": 7, "cohort": 5, "epochs": 2.0, "batch_size": 9, "device": "cpu"}
+    assert (told["client"]["lr"], told["server"]["lr"]) == (0.25, 0.5)
+
+
+def test_a_short_option_beside_the_same_key_is_refused(file: Path) -> None:
+    said = fastfed("run", file, "--rounds", "3", "--set", "run.rounds=4")
+    assert said.exit_code == 2
+    assert "run.rounds is given by --set too; give it once" in said.stderr
+
+
+@pytest.mark.parametrize(
+    ("key", "meant"),
+    [("rounds", "run.rounds"), ("cohort", "run.cohort"), ("lr", "client.lr or server.lr"), ("tau", "server.tau")],
+)
+def test_a_key_without_its_table_is_told_where_it_belongs(file: Path, key: str, meant: str) -> None:
+    said = fastfed("run", file, "--set", f"{key}=3")
+    assert_refused(said, 2, f"{file}: {key}: no such key or table")
+    assert said.stderr.endswith(f" Did you mean {meant}?\n")
+
+
+def test_no_rounds_are_said(file: Path) -> None:
+    said = fastfed("run", file, "--rounds", "0")
+    assert said.exit_code == 0
+    assert "No round was run (run.rounds is 0): the model is as it began." in said.stdout
+    assert "fastfed report" not in said.stdout
 
 
 def test_quiet_says_nothing(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:

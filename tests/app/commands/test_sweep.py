@@ -107,16 +107,52 @@ def test_a_second_sweep_into_the_same_place_is_refused(said: Result, place: Path
 
 
 def test_resume_with_nothing_missing_only_tells(said: Result, place: Path) -> None:
-    """Of a smaller grid, ranked by another metric; with --json, standard output is rows."""
-    arguments = ("--grid", "client.lr=0.1", "--grid", "server.lr=0.5,1", "--seeds", "2", "--metric", "test_loss")
+    """Ranked by another metric; with --json, standard output is rows."""
+    arguments = ("--grid", "client.lr=0.1,1e38", "server.lr=0.5,1", "--seeds", "2", "--metric", "test_loss")
     again = command(
         "sweep", place / "digits.toml", *arguments, "--last", "2", "--out", place / "out", "--resume", "--json"
     )
     assert again.exit_code == 0, again.output
     told = [json.loads(line) for line in again.stdout.splitlines()]
-    assert [row["seed"] for row in told] == [0, 1, 0, 1]
+    assert [row["seed"] for row in told] == [0, 1] * 4
     run = runs.read(place / "out" / "points" / told[0]["point"])
     assert told[0]["value"] == pytest.approx(sum(run.history.column("test_loss")[-2:]) / 2)
+
+
+def test_resume_with_a_grid_that_leaves_out_results_is_refused(said: Result, place: Path) -> None:
+    before = {path.name: path.read_bytes() for path in (place / "out").iterdir() if path.is_file()}
+    smaller = ("--grid", "client.lr=0.1,0.2", "server.lr=0.5", "--seeds", "2", "--out", place / "out", "--resume")
+    again = command("sweep", place / "digits.toml", *smaller)
+    assert again.exit_code == 2
+    assert "holds results of client.lr=0.1,server.lr=1,seed=0 and 5 more runs, which this" in again.stderr
+    assert {path.name: path.read_bytes() for path in (place / "out").iterdir() if path.is_file()} == before
+
+
+def test_it_ends_with_what_to_type_for_a_report(said: Result, place: Path) -> None:
+    assert f"Report:   type fastfed report {place / 'out'}" in said.stdout
+
+
+@pytest.mark.parametrize("options", [("--dry-run",), ()])
+def test_a_directory_that_is_not_there_is_refused_once_before_anything(
+    tmp_path: Path, options: tuple[str, ...]
+) -> None:
+    file = write(tmp_path)
+    file.write_text(file.read_text().replace('name = "digits"', f'name = "mnist"\nroot = "{tmp_path / "nowhere"}"'))
+    said = command("sweep", file, "--grid", "client.lr=0.1,0.2,0.3", "--out", tmp_path / "out", *options)
+    assert said.exit_code == 2
+    assert said.stderr == f"fastfed: data.root: {tmp_path / 'nowhere'}: there is no such directory\n"
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_same_failure_of_many_runs_is_told_once(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    file = write(tmp_path)
+    file.write_text(file.read_text().replace('name = "digits"', f'name = "mnist"\nroot = "{tmp_path / "empty"}"'))
+    said = command("sweep", file, "--grid", "client.lr=0.1,0.2,0.3", "--out", tmp_path / "out", "--quiet")
+    assert said.exit_code == 1
+    assert said.stderr.count("no such file") == 1
+    assert "(and 2 others for the same reason)" in said.stderr
+    assert "3 of 3 runs failed" in said.stderr
 
 
 def test_a_failed_point_is_a_sentence_and_exit_code_1(tmp_path: Path) -> None:

@@ -11,9 +11,9 @@ from tests.app.report.support import METHODS, simulate
 
 @pytest.fixture(scope="session")
 def real_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with runs of every method of `METHODS`, two seeds of the first three."""
+    """A directory with runs of every method of `METHODS`, three seeds of the first three."""
     home = tmp_path_factory.mktemp("runs")
     for place, method in enumerate(METHODS):
-        for seed in range(2 if place < 3 else 1):
+        for seed in range(3 if place < 3 else 1):
             simulate(home / f"{method}-{seed}", method, seed, 8)
     return home

@@ -165,4 +165,4 @@ def test_every_kind_of_run_gets_its_charts(real_runs: Path) -> None:
     assert isinstance(shown, Partition)
     assert sum(shown.sizes) == sum(named["FedAvg"].entries[0].clients["sizes"])  # type: ignore[index]
     accuracy = by_id(drawn.progress(groups, "test_accuracy"))["test_accuracy_by_bits"]
-    assert {one.label: one.n for one in accuracy.series if one.n > 1} == {"FedAvg": 2, "FedYogi": 2, "FedAda2": 2}
+    assert {one.label: one.n for one in accuracy.series if one.n > 1} == {"FedAvg": 3, "FedYogi": 3, "FedAda2": 3}

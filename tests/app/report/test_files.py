@@ -24,12 +24,16 @@ def names(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir()}
 
 
+TABLES = ("results.csv", "results.tex")
+
+
 def test_every_chart_is_a_figure_too(real_runs: Path, tmp_path: Path) -> None:
     page = write([real_runs], tmp_path / "new" / "report", suffixes=["svg"])
     assert page == tmp_path / "new" / "report" / "index.html"
     assert names(page.parent) == {"index.html", "figures"}
     text = page.read_text()
     data = json.loads(text.partition('id="report-data">')[2].partition("</script>")[0])
+    assert data["figures"].pop("results") == ["figures/results.csv", "figures/results.tex"]
     assert set(data["figures"]) == set(data["charts"])
     assert len(data["charts"]) >= 16
     for links in data["figures"].values():
@@ -39,7 +43,7 @@ def test_every_chart_is_a_figure_too(real_runs: Path, tmp_path: Path) -> None:
 
 def test_figures_are_png_and_svg_unless_asked_otherwise(tmp_path: Path) -> None:
     write([entry()], tmp_path)
-    assert names(tmp_path / "figures") == {"train_loss_by_round.png", "train_loss_by_round.svg"}
+    assert names(tmp_path / "figures") == {"train_loss_by_round.png", "train_loss_by_round.svg", *TABLES}
     head = (tmp_path / "figures" / "train_loss_by_round.png").read_bytes()[:24]
     assert head.startswith(b"\x89PNG")
     assert struct.unpack(">II", head[16:24]) == (1012, 704)  # a column of a paper at 220 dots per inch
@@ -65,7 +69,7 @@ def test_a_report_is_replaced_with_its_figures(tmp_path: Path) -> None:
 
 def test_formats_can_be_chosen(tmp_path: Path) -> None:
     write([entry()], tmp_path / "a", suffixes=["pdf"])
-    assert {path.suffix for path in (tmp_path / "a" / "figures").iterdir()} == {".pdf"}
+    assert {path.suffix for path in (tmp_path / "a" / "figures").iterdir()} == {".pdf", ".csv", ".tex"}
     page = write([entry()], tmp_path / "b", suffixes=())
     assert names(page.parent) == {"index.html"}
 

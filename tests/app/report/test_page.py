@@ -78,9 +78,9 @@ def test_nothing_is_fetched_from_anywhere(real_runs: Path) -> None:
 
 def test_one_run_is_enough_and_has_no_comparison() -> None:
     text = page([one(config={"method": "fedavg"}, info={"method": "fedavg", "clients": 30})])
-    assert "<h1>FedAvg reaches 90.0% test accuracy after 2 rounds.</h1>" in text
+    assert "<h1>FedAvg reaches 90.0% test accuracy after 2 rounds (one seed).</h1>" in text
     assert Parsed(text).ids("section") == ["results", "progress", "time", "configuration"]
-    assert "1 run · 30 clients" in text
+    assert "1 run · 1 seed · 30 clients" in text
     assert "differ" not in text.partition("<main>")[2].partition("</main>")[0]
 
 

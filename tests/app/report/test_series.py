@@ -25,7 +25,22 @@ def test_a_line_is_the_mean_with_students_band() -> None:
     low, high = stats.t.interval(0.95, 2, loc=0.3, scale=stats.sem([0.1, 0.2, 0.6]))
     assert found.low is not None
     assert found.high is not None
-    assert (found.low[0], found.high[0]) == pytest.approx((low, high))
+    assert (found.low[0], found.high[0]) == pytest.approx((max(0.0, low), high))
+
+
+def test_bands_end_where_values_do() -> None:
+    for values, low, high in (([0.01, 0.02, 0.3], 0.0, None), ([0.7, 0.99, 0.99], None, 1.0)):
+        found = line(group(*([value] for value in values)), "test_accuracy")
+        assert found is not None
+        assert found.low is not None
+        assert found.high is not None
+        assert (found.low[0] if high is None else found.high[0]) == (low if high is None else high)
+
+
+def test_two_seeds_have_a_mean_and_no_band() -> None:
+    found = line(group([0.1, 0.4], [0.2, 0.6]), "test_accuracy")
+    assert found is not None
+    assert (found.y, found.low, found.n) == ([pytest.approx(0.15), pytest.approx(0.5)], None, 2)
 
 
 def test_one_seed_has_no_band() -> None:
@@ -35,9 +50,9 @@ def test_one_seed_has_no_band() -> None:
 
 
 def test_a_seed_that_is_not_finite_leaves_a_gap_for_all() -> None:
-    found = line(group([0.1, 0.4, 0.5], [0.2, None, 0.7]), "test_accuracy")
+    found = line(group([0.1, 0.4, 0.5], [0.2, None, 0.7], [0.3, 0.5, 0.6]), "test_accuracy")
     assert found is not None
-    assert found.y == [pytest.approx(0.15), None, pytest.approx(0.6)]
+    assert found.y == [pytest.approx(0.2), None, pytest.approx(0.6)]
     assert found.low is not None
     assert found.low[1] is None
 

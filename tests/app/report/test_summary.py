@@ -127,7 +127,9 @@ def test_a_clear_lead_and_an_open_race() -> None:
 
 
 def test_one_run_and_none() -> None:
-    assert headline(summary(group("A", [0.5, 0.9])), METRIC) == "A reaches 90.0% test accuracy after 2 rounds."
+    assert (
+        headline(summary(group("A", [0.5, 0.9])), METRIC) == "A reaches 90.0% test accuracy after 2 rounds (one seed)."
+    )
     assert "(the mean of 2 seeds)" in headline(summary(group("A", [0.5], [0.6])), METRIC)
     assert headline(summary(group("A", [None])), METRIC) == "No run ended with a finite test accuracy."
     assert headline([], None) == "No run has been evaluated yet."

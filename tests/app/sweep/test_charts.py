@@ -111,7 +111,7 @@ def test_sensitivity_of_one_method_has_a_line_for_every_other_value() -> None:
 
 
 def test_bands_of_shares_stay_between_nothing_and_all() -> None:
-    cells = [cell({"client.lr": lr}, [0.1, 0.9]) for lr in (1.0, 2.0)]
+    cells = [cell({"client.lr": lr}, [0.1, 0.9, 0.5]) for lr in (1.0, 2.0)]
     (chart,) = charts.sensitivities(cells, "test_accuracy")
     assert (chart.series[0].low, chart.series[0].high) == ([0.0, 0.0], [1.0, 1.0])
 
@@ -132,9 +132,9 @@ def test_few_points_have_no_ranks() -> None:
 
 
 def test_ticks_are_powers_where_all_are() -> None:
-    assert drawing.ticks([0.00316228, 0.01, 1]) == ["$10^{-2.5}$", "$10^{-2}$", "$10^{0}$"]
-    assert drawing.ticks([0.5, 0.9, 0.99]) == ["0.5", "0.9", "0.99"]
-    assert drawing.ticks([0.0, 0.1, 1.0]) == ["0", "0.1", "1"]
+    assert drawing.ticks([0.00316228, 0.01, 1], True) == ["$10^{-2.5}$", "$10^{-2}$", "$10^{0}$"]
+    assert drawing.ticks([0.5, 0.9, 0.99], False) == ["0.5", "0.9", "0.99"]
+    assert drawing.ticks([0.0, 0.1, 1.0], False) == ["0", "0.1", "1"]
 
 
 def test_pictures_are_drawn_as_png_and_svg(tmp_path: Path) -> None:
