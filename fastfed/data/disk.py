@@ -29,7 +29,7 @@ from ..files import write_whole
 from ..saved.recipe import remembered
 from .augment import Augment
 from .dataset import Federated, has_fingerprint
-from .errors import DataError, reading
+from .errors import DataError, in_brief, reading
 from .fingerprint import digest_of, remember
 from .store import Examples, Inputs, Pixels, Sparse
 
@@ -185,7 +185,7 @@ class _Arrays:
         except FileNotFoundError as error:
             raise _refusal(path, "there is no such file") from error
         except (OSError, ValueError, EOFError, TypeError) as error:
-            raise _refusal(path, f"cannot be mapped ({error})") from error
+            raise _refusal(path, f"cannot be mapped ({in_brief(str(error))})") from error
         if self._digests is not None:
             wanted = self._digests[name]
             if self._checked.get(name) != [*state, wanted] and digest_of(tensor) != wanted:

@@ -14,7 +14,7 @@ import torch
 
 from ..saved.recipe import remembered
 from .dataset import Dataset, Federated, has_fingerprint
-from .errors import DEEPEST, DataError, reading
+from .errors import DEEPEST, DataError, in_brief, reading
 
 _FORMAT = "fastfed partition 1"
 _EXPECTED = "a partition that save_partition wrote"
@@ -95,7 +95,7 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     except FileNotFoundError as error:
         raise _refusal(path, "there is no such file") from error
     except (OSError, ValueError, KeyError, AttributeError, TypeError, EOFError, zipfile.BadZipFile) as error:
-        raise _refusal(path, f"cannot be read ({error})") from error
+        raise _refusal(path, f"cannot be read ({in_brief(str(error))})") from error
     if not isinstance(header, dict) or header.get("format") != _FORMAT:
         raise _refusal(path, "is no partition")
     missing = {"examples", "test_examples", "fingerprint", "client_names", "name"} - set(header)

@@ -54,7 +54,9 @@ def same(a: Any, b: Any) -> bool:
     if isinstance(a, torch.Tensor):
         return isinstance(b, torch.Tensor) and a.dtype == b.dtype and torch.equal(a.nan_to_num(7), b.nan_to_num(7))
     if is_dataclass(a):
-        return type(a) is type(b) and all(same(getattr(a, one.name), getattr(b, one.name)) for one in fields(a))
+        return type(a) is type(b) and all(
+            same(getattr(a, one.name), getattr(b, one.name)) for one in fields(a) if one.compare
+        )
     if isinstance(a, dict):
         timed = {key for key in a if str(key).startswith("seconds")}
         return set(a) == set(b) and all(same(a[key], b[key]) for key in set(a) - timed)

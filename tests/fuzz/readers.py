@@ -144,7 +144,7 @@ READERS: dict[str, Reader] = {
     "landmarks": Reader(_landmarks, lambda root: ff.data.gld23k(root, size=8)),
     "topics": Reader(_topics, lambda root: ff.data.ag_news(root, words=10)),
     "plays": Reader(_plays, lambda root: ff.data.shakespeare_plays(root)),
-    "partition": Reader(_partition, lambda root: ff.data.load_partition(root / "clients.json", ff.data.digits())),
+    "partition": Reader(_partition, lambda root: ff.data.load_partition(ff.data.digits(), root / "clients.json")),
     "checkpoint": Reader(_checkpoint, _resumed, seals=True),
     "configuration": Reader(_configuration, lambda root: load(root / "run.toml")),
     "run": Reader(_run_directory, lambda root: runs.read(root)),
