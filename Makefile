@@ -6,6 +6,8 @@ BIN := $(VENV)/bin
 # Python itself compiles the few files that are imported, and must be allowed to keep that for the next process.
 PIP := $(BIN)/pip install --quiet --no-compile
 unexport PYTHONDONTWRITEBYTECODE
+# LOCKED=1 sets up with exactly the files that .ci/test.lock names; torch, a different file on every kind of machine, is not in it.
+INSTALL = $(if $(LOCKED),$(PIP) --no-deps torch==2.13.0 && $(PIP) --no-deps --require-hashes -r .ci/test.lock,$(PIP) torch==2.13.0 -r $(VENV)/requirements.txt)
 NATIVE_SOURCES := $(wildcard csrc/*.h $(patsubst %,csrc/%/*.*,kernels engine engine/layers simd bind abi))
 CPP := $(NATIVE_SOURCES) $(wildcard csrc/cuda/*)
 NATIVE := setup.py $(NATIVE_SOURCES)
@@ -13,7 +15,7 @@ NATIVE := setup.py $(NATIVE_SOURCES)
 # Where a compiler is, a failing build must stop us: otherwise the C++ backend would silently go untested.
 export FASTFED_REQUIRE_EXTENSION ?= $(if $(shell command -v $(CXX) 2>/dev/null),1,)
 
-.PHONY: help run test device-proof host-proof ranks-proof rule-proof integrations-proof wheel gallery bench bench-peers gpu lint style types clean
+.PHONY: help run test asan fuzz device-proof host-proof ranks-proof rule-proof integrations-proof docs lock licences wheel gallery bench bench-peers gpu lint style types clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -47,6 +49,15 @@ ranks-proof: $(VENV)/.built ## every set-up on 1, 2, 3 and 5 ranks, a dozen kill
 	$(BIN)/pytest -m exhaustive tests/ranks
 	TRITON_INTERPRET=1 $(BIN)/pytest -m "device and exhaustive" tests/ranks
 
+# The extension is built once more, in a copy of the sources: AddressSanitizer and UBSan end a test at the first finding.
+asan: export OMP_WAIT_POLICY = passive
+asan: $(VENV)/.built ## the extension under AddressSanitizer and UBSan: the suites of kernels and of training
+	.ci/asan
+
+fuzz: $(VENV)/.built ## ten minutes of damaged files, and ten of random models and rounds against float64 autograd
+	$(BIN)/python -m tests.fuzz.files --seconds $(or $(SECONDS),600)
+	$(BIN)/python -m tests.fuzz.programs --seconds $(or $(SECONDS),600)
+
 rule-proof: $(VENV)/.built ## add the rules of docs/adding_a_rule.md to a scratch copy, run them on every backend; the slowest page
 	$(BIN)/pytest -m exhaustive tests/test_docs.py
 
@@ -56,6 +67,16 @@ integrations-proof: export FLWR_TELEMETRY_ENABLED = 0
 integrations-proof: .venv-flower/.made .venv-pfl/.made ## FastFed inside Flower and inside pfl: their tests, and their pages' examples
 	.venv-flower/bin/python -m pytest tests/integrations -k "not pfl"
 	.venv-pfl/bin/python -m pytest tests/integrations -k "not flower"
+
+docs: $(VENV)/.built ## the documentation as a site with search and a reference: out/docs/index.html
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	@echo out/docs/index.html
+
+lock: $(VENV)/.built ## write .ci/test.lock anew: the test environment to the file, with hashes (make test LOCKED=1 sets up from it)
+	.ci/lock
+
+licences: $(VENV)/.built ## every package of the environment, its licence, and which extra wants it
+	@$(BIN)/python .ci/licences.py
 
 wheel: $(VENV)/.built ## dist/: one wheel for every torch, built in isolation, tried in an environment of its own (TORCH=... for another torch)
 	.ci/wheel
@@ -120,7 +141,7 @@ $(VENV)/.made:
 # Other packages, torch the largest of them, are unpacked while ours is compiled, which needs none of them. One torch of those
 # that FastFed takes, in its build for CPUs; without the extra `gpu`: it is large, and tests need no GPU.
 $(VENV)/.built: $(VENV)/.made pyproject.toml $(NATIVE)
-	@$(BIN)/python .ci/requirements.py all test dev > $(VENV)/requirements.txt
-	$(PIP) torch==2.13.0 -r $(VENV)/requirements.txt & others=$$!; trap 'kill $$others' INT TERM; \
+	@$(BIN)/python .ci/requirements.py all test docs dev > $(VENV)/requirements.txt
+	$(INSTALL) & others=$$!; trap 'kill $$others' INT TERM; \
 	  $(PIP) --no-build-isolation --no-deps -e .; ours=$$?; wait $$others && exit $$ours
 	@touch $@

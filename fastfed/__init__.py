@@ -37,11 +37,13 @@ if TYPE_CHECKING:
         tune,
     )
     from .abi import get_include, get_library
+    from .fine_tune import FineTune
     from .packing import Packing
     from .record.history import History
     from .simulation import Simulation
 
 __all__ = [
+    "FineTune",
     "History",
     "Packing",
     "Simulation",
@@ -73,6 +75,7 @@ __all__ = [
 ]
 
 _HOMES = {  # of what is no module itself
+    "FineTune": "fine_tune",
     "History": "record.history",
     "Packing": "packing",
     "Simulation": "simulation",

@@ -4,9 +4,22 @@ from __future__ import annotations
 
 from typing import Any, get_type_hints
 
-from .kernels.table import nearest
+from torch import Tensor
 
-__all__ = ["fits", "missing", "nearest"]
+from .kernels.table import NON_NEGATIVE, Domain, nearest
+
+__all__ = ["WEIGHT", "check_weights", "fits", "missing", "nearest"]
+
+_MOST = 1e30  # of a weight: so many times that, as there can be clients, is still a number
+WEIGHT = Domain(f"a number from 0 to {_MOST:g}", lambda value: NON_NEGATIVE.admits(value) and value <= _MOST)
+
+
+def check_weights(name: str, weights: Tensor) -> None:
+    """Refuses weights that are none, and those of which a sum would overflow."""
+    wrong = ~((weights >= 0) & (weights <= _MOST))
+    if bool(wrong.any()):
+        client = int(wrong.nonzero()[0])
+        raise ValueError(f"{name}: must be {WEIGHT.words}, got {weights[client].item():g} for client {client}")
 
 
 def missing(value: object, protocol: type) -> list[str]:

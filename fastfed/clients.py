@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, Protocol, cast
 
 from torch import Tensor
 
-from .checks import missing
+from .checks import WEIGHT, missing
 from .kernels.table import CLIENT_RULES, NON_NEGATIVE, resolve_options
 
 _OWN_METHODS = ("client_init", "client_step", "client_final")
@@ -402,8 +402,8 @@ class Part:
             raise TypeError(
                 f"client: must be an optimizer of fastfed.clients in a part of a blend, got {self.client!r}"
             )
-        if not NON_NEGATIVE.admits(self.share):
-            raise ValueError(f"share: must be {NON_NEGATIVE.words}, got {self.share!r}")
+        if not WEIGHT.admits(self.share):
+            raise ValueError(f"share: must be {WEIGHT.words}, got {self.share!r}")
         if not callable(self.weight):
             check_weight(self.weight)
         if self.steps is not None and self.epochs is not None:
@@ -428,8 +428,8 @@ def check_steps(steps: object, whose: str = "") -> int:
 
 def check_weight(weight: object, whose: str = "") -> float:
     """What a delta is multiplied by, if it is a number for that."""
-    if not NON_NEGATIVE.admits(weight):
-        raise ValueError(f"weight: must be {NON_NEGATIVE.words}, got {weight!r}{whose}")
+    if not WEIGHT.admits(weight):
+        raise ValueError(f"weight: must be {WEIGHT.words}, got {weight!r}{whose}")
     return float(weight)  # type: ignore[arg-type]
 
 

@@ -15,7 +15,7 @@ from typing import Literal, get_args
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from .data.store import Sparse
 
@@ -73,11 +73,48 @@ LOSSES: dict[str, LossFunction] = {
     "binary_cross_entropy": binary_cross_entropy,
     "mse": mse,
 }
+_MODULES_OF_TORCH: dict[type[nn.Module], str] = {
+    nn.CrossEntropyLoss: "cross_entropy",
+    nn.BCEWithLogitsLoss: "binary_cross_entropy",
+    nn.MSELoss: "mse",
+}
+_FUNCTIONS_OF_TORCH: dict[object, str] = {
+    F.cross_entropy: "cross_entropy",
+    F.binary_cross_entropy_with_logits: "binary_cross_entropy",
+    F.mse_loss: "mse",
+}
 PADDED_LOSSES: dict[str, PaddedLoss] = {
     "cross_entropy": padded_cross_entropy,
     "binary_cross_entropy": padded_binary_cross_entropy,
     "mse": padded_mse,
 }
+
+
+def with_name(loss: Loss, targets: Tensor | Sparse) -> Loss:
+    """The name of a built-in loss that is given as a function, or in torch's words (``nn.CrossEntropyLoss()`` with its
+    default options); any other loss as it is. Of sequences, torch has the classes in another dimension than FastFed."""
+    name = _name_of(loss) or _name_in_torch(loss)
+    if name == "cross_entropy" and _name_of(loss) is None and not are_labels(targets):
+        return loss
+    return loss if name is None else name  # type: ignore[return-value]
+
+
+def are_labels(targets: Tensor | Sparse) -> bool:
+    """Whether every example has one label: int64 (n,)."""
+    return isinstance(targets, Tensor) and targets.dtype is torch.int64 and targets.dim() == 1
+
+
+def _name_in_torch(loss: object) -> str | None:
+    if not isinstance(loss, nn.Module):
+        return next((name for function, name in _FUNCTIONS_OF_TORCH.items() if function is loss), None)
+    name = _MODULES_OF_TORCH.get(type(loss))
+    return name if name is not None and _options(loss) == _options(type(loss)()) else None
+
+
+def _options(loss: nn.Module) -> dict[str, object]:
+    """What a loss of torch's was made with: a tensor of weights is in one of its buffers."""
+    plain = {name: value for name, value in vars(loss).items() if not name.startswith("_") and name != "training"}
+    return {**plain, **{name: id(buffer) for name, buffer in loss.named_buffers()}}
 
 
 def find_loss(loss: Loss, reduction: LossReduction = "mean") -> LossFunction:

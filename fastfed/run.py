@@ -11,15 +11,16 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from .hooks import Evaluated, Hooked
+from .hooks import Evaluated, Hooked, OnRound, Patience, Waiting
 from .ranks import RankLost, Ranks, is_shared, shared
-from .record.evaluate import metric_of, training_rows, validation_rows
+from .record.evaluate import training_rows, validation_rows
 from .record.history import Row
 
 if TYPE_CHECKING:
     from .simulation import Simulation
 
 _MOST_ROUNDS = 1 << 31
+TRAIN_LOSS = "train_loss"  # the one metric that every round has, evaluated or not
 
 
 @dataclass(frozen=True)
@@ -71,8 +72,10 @@ def check_intervals(evaluate_every: int, checkpoint_every: int, keep: int) -> No
             raise ValueError(f"{name}: must be a whole number >= {least}, got {value!r}")
 
 
-def check_hooks(hooks: Sequence[Hooked]) -> None:
+def check_hooks(hooks: Sequence[Hooked], on_round: OnRound | None) -> None:
     """What is given as a hook is one."""
+    if on_round is not None and not callable(on_round):
+        raise TypeError(f"on_round: must be a function of the simulation and a row, got {on_round!r}")
     for hook in hooks:
         if not isinstance(hook, Hooked):
             raise TypeError(f"hooks: must have the methods of fastfed.hooks.Hook, got {hook!r}")
@@ -82,19 +85,43 @@ def check_target(
     sim: Simulation, target: Mapping[str, float] | None, evaluate_every: int, evaluated: Evaluated
 ) -> None:
     """A target is one that this run can measure, and so is a training set that is to be evaluated."""
-    metric = metric_of(sim.settings.loss)
     if evaluated.training and not evaluate_every:
         raise ValueError("evaluate_training: would be ignored with evaluate_every=0")
+    for name in target or ():
+        check_measured(sim, "target", name, evaluate_every, evaluated)
+
+
+def check_measured(sim: Simulation, argument: str, name: str, evaluate_every: int, evaluated: Evaluated) -> None:
+    """Refuses a column that the rows of this run will not have."""
+    metrics = dict.fromkeys((sim.metric_name, *(sim.settings.metrics or ())))
     sets: dict[str, object] = {"test": sim.fed.test, "validation": validation_rows(sim.fed)}
     sets["trainset"] = training_rows(sim.fed) if evaluated.training else None
-    tested = {f"{part}_{name}" for part, held in sets.items() if held is not None for name in ("loss", metric)}
-    spread = {f"client_{metric}_{part}" for part in ("mean", "p10", "p90")} if evaluated.per_client else set()
-    for name in target or ():
-        if name != "train_loss" and name not in tested | spread:
-            known = ", ".join(["train_loss", *sorted(tested | spread)])
-            raise ValueError(f"target: this run does not measure {name!r}; it measures {known}")
-        if name != "train_loss" and not evaluate_every:
-            raise ValueError(f"target: {name} is never measured with evaluate_every=0")
+    held = [part for part, examples in sets.items() if examples is not None]
+    tested = {f"{part}_{one}" for part in held for one in ("loss", *metrics)}
+    spread = {"client": evaluated.per_client, "tuned": evaluated.fine_tune is not None}
+    of_clients = [prefix for prefix, wanted in spread.items() if wanted]
+    tested |= {f"{prefix}_{one}_{part}" for prefix in of_clients for one in metrics for part in ("mean", "p10", "p90")}
+    if name == TRAIN_LOSS:
+        return
+    if name not in tested:
+        known = ", ".join([TRAIN_LOSS, *sorted(tested)])
+        raise ValueError(f"{argument}: this run does not measure {name!r}; it measures {known}")
+    if not evaluate_every:
+        raise ValueError(f"{argument}: {name} is never measured with evaluate_every=0")
+
+
+def waits(sim: Simulation, patience: int | Patience | None, evaluate_every: int, evaluated: Evaluated) -> list[Waiting]:
+    """The hook that a patience asks for, if there is one, which looks at a column that there is."""
+    if patience is None:
+        return []
+    if not isinstance(patience, Patience):
+        try:
+            patience = Patience(patience)
+        except ValueError as error:
+            raise ValueError(f"patience: {str(error).partition(': ')[2]}") from None
+    column = sim.metric if patience.column is None else patience.column
+    check_measured(sim, "patience", column, evaluate_every, evaluated)
+    return [Waiting(patience, column)]
 
 
 def run_rounds(sim: Simulation, end: End, hooks: Sequence[Hooked]) -> None:

@@ -18,6 +18,7 @@ from .data import Federation
 from .exchange import Exchange
 from .exchange.own import exchange_of
 from .losses import Loss, LossReduction
+from .metrics import Metrics
 from .plan import Participation, Poisson, participation
 from .privacy import Privacy
 from .schedules import Schedule
@@ -40,6 +41,7 @@ class Settings:
     batches: Literal["epochs", "drawn"]
     loss: Loss
     loss_reduction: LossReduction
+    metrics: Metrics | None
     batch_norm: Mode
     weights: Literal["examples", "uniform"] | Sequence[float] | Tensor
     divide_by_steps: bool

@@ -8,7 +8,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -20,10 +20,27 @@ from .clients import Blend, Client, OwnClient, algorithm_of
 from .compression import Compression
 from .data import Federation
 from .devices import Devices, find_devices, written
+from .door import check_given, check_together, gives_classes
 from .exchange import Exchange
-from .hooks import Evaluated, Evaluating, Hooked, Ruled, Saving, Showing, Target, Writing
-from .losses import Loss, LossReduction
+from .fine_tune import FineTune, FineTuned, check_fine_tune
+from .hooks import (
+    Calling,
+    Evaluated,
+    Evaluating,
+    Hooked,
+    OnRound,
+    Patience,
+    Ruled,
+    Saving,
+    Showing,
+    Target,
+    Watching,
+    Writing,
+)
+from .losses import Loss, LossReduction, with_name
+from .metrics import Metrics, check_metrics
 from .norms import frozen
+from .notes import Notes, tell_of_slower
 from .packing import Packing
 from .plan import RoundPlan, Tuning
 from .plan.round import Clocked
@@ -34,7 +51,7 @@ from .record.evaluate import Evaluator, metric_of, validation_rows
 from .record.evaluation import Evaluation
 from .record.history import ROOMS, History, Row, finite, training_columns
 from .rooms import Room, make_aggregator, make_exchanger, make_ledger, make_planner, make_server, make_tuner
-from .run import check_hooks, check_intervals, check_target, end_of_run, run_rounds, uninterrupted
+from .run import TRAIN_LOSS, check_hooks, check_intervals, check_target, end_of_run, run_rounds, uninterrupted, waits
 from .saved.restore import beginning_with
 from .saved.run import SavedRun, resume
 from .schedules import Schedule
@@ -101,6 +118,7 @@ class Simulation(Shown):
         batches: Literal["epochs", "drawn"] = "epochs",
         loss: Loss = "cross_entropy",
         loss_reduction: LossReduction = "mean",
+        metrics: Metrics | None = None,
         batch_norm: Mode = "average",
         weights: Literal["examples", "uniform"] | Sequence[float] | Tensor = "examples",
         divide_by_steps: bool = False,
@@ -119,6 +137,8 @@ class Simulation(Shown):
         threads: int | None = None,
         device: Devices = "cpu",
     ) -> None:
+        check_given(model, fed)
+        loss = with_name(loss, fed.examples.targets)
         self.settings = Settings(
             client=client,
             server=FedAvg() if server is None else server,
@@ -130,6 +150,7 @@ class Simulation(Shown):
             batches=batches,
             loss=loss,
             loss_reduction=loss_reduction,
+            metrics=metrics,
             batch_norm=batch_norm,
             weights=weights,
             divide_by_steps=divide_by_steps,
@@ -153,6 +174,8 @@ class Simulation(Shown):
         self.model, self.fed = model, fed
         check_settings(self.settings, fed)
         check_mode(batch_norm, model)
+        self._of_labels = gives_classes(model, fed.examples, loss)
+        check_metrics(metrics, self.metric_name)
         self._trained = frozen(model) if batch_norm == "frozen" else model
         self.packing = Packing.of(self._trained, batch_norm=True)
         self.batch_norm = make_statistics(batch_norm, model, self.packing, self.device)
@@ -171,6 +194,10 @@ class Simulation(Shown):
             reduction=loss_reduction,
             algorithm=algorithm_of(client),
         )
+        self.notes = Notes()
+        if executor == "auto":
+            tell_of_slower(self.notes, self.executor, self.device)
+        check_together(self._trained, fed, loss, batch_size, self.executor, self.notes)
         self.planner = make_planner(self.settings, fed, self._costs.bytes_down + self._costs.bytes_up)
         self.aggregator = make_aggregator(self.settings, len(fed), self.packing, self.device)
         self.ledger = make_ledger(self.settings)
@@ -321,6 +348,7 @@ class Simulation(Shown):
         evaluate_every: int = 10,
         evaluate_training: bool = False,
         per_client: bool = False,
+        fine_tune: FineTune | None = None,
         target: Mapping[str, float] | None = None,
         checkpoint: str | Path | None = None,
         checkpoint_every: int = 10,
@@ -328,6 +356,8 @@ class Simulation(Shown):
         log: str | Path | None = None,
         tensorboard: str | Path | None = None,
         progress: bool | None = None,
+        patience: int | Patience | None = None,
+        on_round: OnRound | None = None,
         hooks: Sequence[Hooked] = (),
     ) -> History:
         """Runs `rounds` more rounds, or on `until` that many have been run in all. The history of the whole run.
@@ -338,20 +368,31 @@ class Simulation(Shown):
 
         The test set is evaluated after every `evaluate_every`-th round and after the last (0: never), with
         `evaluate_training` also all training examples (trainset_loss and so on; train_loss is what clients saw while
-        they trained), with `per_client` also the spread over clients. `target`, such as ``{"test_accuracy": 0.86}``,
-        ends the run once it is reached. `checkpoint` is a directory that gets one every `checkpoint_every` rounds, at
-        the end, and on Ctrl-C; the last `keep` and the best stay. `log` is a file of JSON lines, `tensorboard` a
-        directory of events. `progress` False silences the bar (on a terminal) or the lines (elsewhere). `hooks`
+        they trained), with `per_client` also the spread over clients, with `fine_tune` (``ff.FineTune``) that over
+        clients which have trained on their own examples before. `target`, such as ``{"test_accuracy": 0.86}``, ends the
+        run once it is reached. `checkpoint` is a directory that gets one every `checkpoint_every` rounds, at the end,
+        and on Ctrl-C; the last `keep` and the best stay. `log` is a file of JSON lines, `tensorboard` a
+        directory of events. `progress` False silences the bar (on a terminal) or the lines (elsewhere).
+
+        `patience` ends the run once so many evaluations in a row were no better than the best before them, by
+        ``Simulation.metric`` or as ``ff.hooks.Patience`` says; those of the history count, too. `on_round` is called
+        after every round, with the simulation and the row, and ends the run if it gives True. `hooks`
         (``ff.hooks.Hook``) are told of every round once it is evaluated, and may end the run.
         """
         end = end_of_run(self, rounds, until, until_clock, flush)
         check_intervals(evaluate_every, checkpoint_every, keep)
-        evaluated = Evaluated(evaluate_training, per_client)
+        check_fine_tune(self, fine_tune)
+        evaluated = Evaluated(evaluate_training, per_client, fine_tune)
         check_target(self, target, evaluate_every, evaluated)
-        check_hooks(hooks)
+        check_hooks(hooks, on_round)
+        waiting = waits(self, patience, evaluate_every, evaluated)
         if checkpoint:
             self.saved.claim(checkpoint, self.round)
         all_hooks: list[Hooked] = [Evaluating(evaluate_every, evaluated, end.rounds), Target(target or {})]
+        for hook in waiting:  # the last round is evaluated, if it is the last by what clients saw
+            all_hooks.insert(0 if hook.column == TRAIN_LOSS else len(all_hooks), hook)
+        all_hooks.append(Watching())
+        hooks = [*hooks, *([] if on_round is None else [Calling(on_round)])]
         all_hooks += hooks if self.ranks is None else [Ruled(hook, self.ranks) for hook in hooks]
         if writes(self.ranks):
             all_hooks += [Writing(log, tensorboard), Showing(progress, end.known_rounds)]
@@ -361,14 +402,21 @@ class Simulation(Shown):
         return self.history
 
     @property
+    def metric_name(self) -> str:
+        """The metric that goes with the loss; with a loss of one's own, accuracy if the targets are labels."""
+        return metric_of(self.settings.loss, self._of_labels)
+
+    @property
     def metric(self) -> str:
         """The column that says how good the model is, of those that are measured."""
-        name = metric_of(self.settings.loss)
+        name = self.metric_name
         if self.fed.test is not None:
             return f"test_{name}"
         return "train_loss" if validation_rows(self.fed) is None else f"validation_{name}"
 
-    def evaluate(self, *, training: bool = False, per_client: bool = False) -> dict[str, float]:
+    def evaluate(
+        self, *, training: bool = False, per_client: bool = False, fine_tune: FineTune | None = None
+    ) -> dict[str, float]:
         """The global model on the test set: test_loss and test_accuracy, test_recall_at_5 or test_mse; the same on the
         validation set, where the data has one (``ff.data.hold_out``), as validation_loss and so on.
 
@@ -376,11 +424,14 @@ class Simulation(Shown):
         With `per_client`, also the metric's mean, 10th and 90th percentile over the clients that have examples (at most
         1,000, spread over all), on their test examples where the data has any, else on their training examples; their
         names begin with client_. Clients that keep their own batch norms (``batch_norm="local"``) are evaluated with
-        these.
+        these. With `fine_tune` (``ff.FineTune``), the same of clients that have trained the global model on their own
+        training examples before; these names begin with tuned_.
         """
+        check_fine_tune(self, fine_tune)
         if self.ranks is not None:
             self.ranks.agree()
-        return self._evaluation.columns(self.params, training=training, per_client=per_client)
+        tuned = None if fine_tune is None else partial(FineTuned, self, how=fine_tune)
+        return self._evaluation.columns(self.params, training=training, per_client=per_client, tuned=tuned)
 
     @cached_property
     def _evaluation(self) -> Evaluation:
@@ -396,6 +447,8 @@ class Simulation(Shown):
             uncounted=self.fed.uncounted,
             statistics=self.batch_norm.vector,
             ranks=self.ranks,
+            metrics=settings.metrics,
+            of_labels=self._of_labels,
         )
         return Evaluation(self.fed, evaluator, self.batch_norm.own_models)
 

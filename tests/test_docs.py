@@ -25,6 +25,7 @@ import fastfed as ff
 from fastfed.app import cli, config, sweep
 from fastfed.bench import (
     checkpoints,
+    convolutions,
     device_costs,
     epochs,
     events,
@@ -34,6 +35,7 @@ from fastfed.bench import (
     memory,
     optim,
     ranks,
+    robust,
     rooms,
     waiting,
 )
@@ -135,7 +137,8 @@ def test_configurations_are_accepted(page: str, tmp_path: Path) -> None:
 
 
 _MODULES = (
-    checkpoints, device_costs, epochs, events, flower, gpu_report, host_time, memory, optim, ranks, rooms, waiting,
+    checkpoints, convolutions, device_costs, epochs, events, flower, gpu_report, host_time, memory, optim, ranks,
+    robust, rooms, waiting,
 )  # fmt: skip
 PROGRAMS = {module.__name__: module.app for module in _MODULES}
 
@@ -227,17 +230,14 @@ def test_a_command_that_does_not_exist_is_noticed(line: str) -> None:
     assert problem_with(line)
 
 
+# C++ in test_abi.py, what others write ("py") in tests/integrations
+TESTED = {"python", "sh", "text", "toml", "diff", "cpp", "py"}
+
+
 def test_blocks_have_a_language_that_is_tested() -> None:
     for page, text in PAGES.items():
         assert text.count("```") == 2 * len(blocks(text)), f"{page}: a fence is not closed, or indented"
-        others = {block.language for block in blocks(text)} - {
-            "python",
-            "sh",
-            "text",
-            "toml",
-            "diff",
-            "cpp",
-        }  # C++: test_abi.py
+        others = {block.language for block in blocks(text)} - TESTED
         assert not others, f"{page}: nothing tests blocks of {others}"
 
 
@@ -275,7 +275,7 @@ def extended(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the sources with the page's changes, and without a compiled extension."""
     tree = tmp_path_factory.mktemp("rule")
     unwanted = shutil.ignore_patterns("__pycache__", "*.png", "*.so")
-    for place in ("fastfed", "kernels", "csrc", "bench", "tests"):
+    for place in ("fastfed", "kernels", "csrc", "bench", "tests", "docs"):
         shutil.copytree(ROOT / place, tree / place, ignore=unwanted, symlinks=True)
     for file in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
         shutil.copy(ROOT / file, tree)
@@ -307,7 +307,7 @@ OF_RULES = 9 + 8  # cases of the server's rule and of the clients', on one backe
 def test_a_rule_is_as_few_files_as_the_page_says() -> None:
     server, client = PAGES[RULE_PAGE].split("\n## A client rule\n")
     for text, most in ((server, 6), (client, 7)):
-        assert len({change.file for change in changes(text)} - {"README.md"}) == most
+        assert len({change.file for change in changes(text)} - {"docs/rules.md"}) == most
 
 
 @pytest.mark.exhaustive
@@ -481,7 +481,7 @@ def test_a_name_that_does_not_exist_is_noticed(name: str) -> None:
     assert (problem_of(found) or problem_of(found.partition("=")[2])) is not None
 
 
-@pytest.mark.parametrize("link", ["missing.md", "../README.md#rules-of-cricket", "laws/", "#nothing"])
+@pytest.mark.parametrize("link", ["missing.md", "rules.md#rules-of-cricket", "laws/", "#nothing"])
 def test_a_broken_link_is_noticed(link: str) -> None:
     expected = [] if link == "laws/" else [link]
     assert broken_links("docs/index.md", f"See [this]({link}).") == expected

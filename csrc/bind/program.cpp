@@ -318,6 +318,13 @@ void predict(Program& program, const py::dict& examples, const py::object& param
   }
 }
 
+// By layer, in the program's order.
+std::vector<std::string> ways(const Program& program) {
+  std::vector<std::string> found;
+  for (const auto& layer : program.layers()) found.emplace_back(layer->way());
+  return found;
+}
+
 }  // namespace
 
 void bind_program(py::module_& module) {
@@ -329,7 +336,8 @@ void bind_program(py::module_& module) {
       .def(py::init(&make_program))
       .def("train", &train)
       .def("deal", &deal)
-      .def("predict", &predict);
+      .def("predict", &predict)
+      .def("ways", &ways);
 }
 
 }  // namespace fastfed

@@ -12,9 +12,9 @@ bool are_moderate(std::int64_t n, const float* x);
 float largest(std::int64_t n, const float* x);
 // The sum over all numbers of their bits times a factor each, modulo 2^64.
 std::uint64_t weighed_bits(std::int64_t n, const float* x, const std::uint32_t* factors);
-// to = from
+// to = from; of nothing, both may be null, which memcpy forbids
 inline void copy(std::int64_t n, const float* from, float* to) {
-  std::memcpy(to, from, std::size_t(n) * sizeof(float));
+  if (n > 0) std::memcpy(to, from, std::size_t(n) * sizeof(float));
 }
 // to = from, while as much from `next` on is fetched into the cache: rows that lie anywhere, one after the other
 void copy_ahead(std::int64_t n, const float* from, const float* next, float* to);

@@ -8,6 +8,7 @@ from typing import Literal, Protocol
 import torch
 from torch import Tensor
 
+from ..checks import check_weights
 from ..plan.round import RoundPlan
 
 
@@ -33,8 +34,11 @@ class Relative:
             return
         fits = isinstance(weights, (Sequence, Tensor)) and not isinstance(weights, str)
         given = torch.as_tensor(weights if fits else (), dtype=torch.float64, device="cpu")
-        if given.shape != (clients,) or not bool((torch.isfinite(given) & (given >= 0)).all()):
+        if given.shape != (clients,):
             raise ValueError(f"weights: must be 'examples', 'uniform' or {clients} finite numbers >= 0, one per client")
+        check_weights("weights", given)
+        if not bool((given > 0).any()):
+            raise ValueError("weights: must be > 0 for at least one client")
         self.given = given
 
     def of(self, plan: RoundPlan, examples: Tensor) -> Tensor:

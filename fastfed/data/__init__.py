@@ -2,10 +2,12 @@
 
 from .arrays import as_dataset, from_arrays, from_torch
 from .augment import Augment
+from .by_client import from_clients
 from .dataset import Dataset, Federated, Federation, Visit
 from .disk import open_store, save_store
 from .errors import DataError
 from .features import features
+from .folders import from_folder
 from .generated import Generated
 from .loaders.cifar import cifar10, cifar100
 from .loaders.digits import digits
@@ -29,8 +31,9 @@ from .loaders.topics import ag_news, dbpedia
 from .partition import dirichlet, dirichlet_by_label, iid, natural, pachinko
 from .partition_file import load_partition, save_partition
 from .picture import draw_labels, draw_partition
-from .pooled import pooled
+from .pooling import pooled
 from .store import Examples, Inputs, Pixels, Sparse
+from .tables import from_csv, from_table
 from .validation import hold_out
 
 __all__ = [
@@ -62,6 +65,10 @@ __all__ = [
     "federated_emnist",
     "federated_shakespeare",
     "from_arrays",
+    "from_clients",
+    "from_csv",
+    "from_folder",
+    "from_table",
     "from_torch",
     "gld23k",
     "hold_out",

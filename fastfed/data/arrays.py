@@ -12,19 +12,19 @@ Nothing is copied where the numbers already have the right form: FastFed then re
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset as TorchDataset
 from torch.utils.data import IterableDataset, TensorDataset
 
 from ..saved.recipe import remembered
 from .augment import Augment
 from .dataset import Dataset, Federated, deal
 from .normalise import Statistic, numbers
+from .splitting import with_test
 from .store import Examples, Inputs, Pixels, Sparse
 
 _CSR = ("indptr", "indices", "data", "shape")
@@ -88,22 +88,29 @@ def as_dataset(
 
 @remembered
 def from_torch(
-    dataset: TorchDataset[Any],
-    test: TorchDataset[Any] | None = None,
+    dataset: Any,
+    test: Any = None,
     client: Any = None,
     name: str = "torch",
     mean: Statistic | None = None,
     std: Statistic | None = None,
     augment: Augment | None = None,
+    test_fraction: float | None = None,
+    seed: int = 0,
 ) -> Dataset:
-    """A torch data set of (input, target) pairs, read once from beginning to end; `test` likewise.
+    """A data set of items by index, read once from beginning to end; `test` likewise: torch's, torchvision's, one of
+    Hugging Face, or a list.
 
-    Inputs must all have one shape: tensors, arrays, numbers, or pictures (PIL's, which become (channels, height,
-    width) uint8). Random transforms are drawn once, while reading. The other arguments are those of `as_dataset`.
+    An item is a pair (input, target), or a dict with one of the keys image, img, pixel_values, input_ids, input,
+    inputs, x, and one of label, labels, target, targets, y. Inputs must all have one shape: tensors, arrays, lists of
+    numbers, numbers, or pictures (PIL's, which become (channels, height, width) uint8). Random transforms are drawn
+    once, while reading. `test_fraction` of the items, drawn with `seed`, are the test set where there is no other. The
+    other arguments are those of `as_dataset`.
     """
-    x, y = _read("dataset", dataset)
-    tested = None if test is None else _read("test", test)
-    return as_dataset(x, y, client=client, test=tested, name=name, mean=mean, std=std, augment=augment)
+    x, y = read_pairs("dataset", dataset)
+    tested = None if test is None else read_pairs("test", test)
+    data = as_dataset(x, y, client=client, test=tested, name=name, mean=mean, std=std, augment=augment)
+    return with_test(data, test_fraction, seed)
 
 
 class _Seen(NamedTuple):
@@ -130,7 +137,7 @@ def _inputs(name: str, value: Any, seen: _Seen) -> Inputs:
         tensor = _tensor(name, value)
         if tensor.dtype is torch.uint8:
             return _pixels(name, tensor, seen)
-        found = _widened(tensor)
+        found = _widened(name, tensor)
     for option, given in seen._asdict().items():
         if given is not None:
             kind = "Sparse" if isinstance(found, Sparse) else str(found.dtype)  # type: ignore[union-attr]
@@ -140,7 +147,7 @@ def _inputs(name: str, value: Any, seen: _Seen) -> Inputs:
 
 
 def _targets(name: str, value: Any) -> Tensor | Sparse:
-    return _sparse(name, value) if _is_csr(value) else _widened(_tensor(name, value))
+    return _sparse(name, value) if _is_csr(value) else _widened(name, _tensor(name, value))
 
 
 def _pixels(name: str, images: Tensor, seen: _Seen) -> Pixels:
@@ -159,8 +166,16 @@ def _pixels(name: str, images: Tensor, seen: _Seen) -> Pixels:
     )
 
 
-def _widened(tensor: Tensor) -> Tensor:
-    return tensor.to(torch.float32 if tensor.is_floating_point() else torch.int64)
+def _widened(name: str, tensor: Tensor) -> Tensor:
+    found = tensor.to(torch.float32 if tensor.is_floating_point() else torch.int64)
+    if tensor.dtype is torch.float64 and bool((found.isinf() & ~tensor.isinf()).any()):
+        raise ValueError(f"{name}: must fit into float32, its largest entry is {_largest(tensor):g}")
+    return found
+
+
+def _largest(tensor: Tensor) -> float:
+    """The largest finite entry, by its absolute value."""
+    return float(tensor[tensor.isfinite()].abs().max())
 
 
 def _tensor(name: str, value: Any) -> Tensor:
@@ -215,26 +230,15 @@ def _sparse(name: str, matrix: Any) -> Sparse:
         raise ValueError(f"{name}: must have fewer than 2**31 columns, got {width}")
     if values.dtype.kind not in "iufb":
         raise TypeError(f"{name}: must hold numbers, got {values.dtype}")
+    if len(columns) and not 0 <= int(columns.min()) <= int(columns.max()) < width:
+        raise ValueError(f"{name}: is no valid CSR matrix: columns: must lie in [0, {width})")
+    entries = _widened(name, torch.from_numpy(values.astype(np.float64)))
     try:
-        found = Sparse(
-            torch.from_numpy(starts.astype(np.int64)),
-            torch.from_numpy(columns.astype(np.int32)),
-            torch.from_numpy(values.astype(np.float32)),
-            width,
+        return Sparse(
+            torch.from_numpy(starts.astype(np.int64)), torch.from_numpy(columns.astype(np.int32)), entries, width
         )
     except ValueError as error:
         raise ValueError(f"{name}: is no valid CSR matrix: {error}") from error
-    _check_no_doubles(name, found)
-    return found
-
-
-def _check_no_doubles(name: str, found: Sparse) -> None:
-    """A column that occurs twice in a row would be added by some readers and overwritten by others."""
-    row = torch.arange(len(found)).repeat_interleave(found.starts.diff())
-    place = row * found.width + found.columns
-    steps = place.diff()
-    if bool((steps <= 0).any()) and bool((place.sort().values.diff() == 0).any()):
-        raise ValueError(f"{name}: has a column more than once in a row; sum_duplicates() adds them up")
 
 
 def _check_alike(train: Examples, test: Examples) -> None:
@@ -266,7 +270,11 @@ def _clients(client: Any, rows: int) -> tuple[Tensor, tuple[str, ...]]:
     return torch.from_numpy(keys.astype(np.int64)), tuple(str(one) for one in found.tolist())
 
 
-def _read(name: str, dataset: TorchDataset[Any]) -> tuple[Any, Any]:
+_INPUTS = ("image", "img", "pixel_values", "input_ids", "input", "inputs", "x")
+_TARGETS = ("label", "labels", "target", "targets", "y")
+
+
+def read_pairs(name: str, dataset: Any) -> tuple[Any, Any]:
     """The inputs and the targets of all items, each in one array."""
     if isinstance(dataset, TensorDataset) and len(dataset.tensors) == 2:
         return dataset.tensors[0], dataset.tensors[1]
@@ -275,21 +283,59 @@ def _read(name: str, dataset: TorchDataset[Any]) -> tuple[Any, Any]:
     count = len(dataset)
     if count == 0:
         raise ValueError(f"{name}: has no rows")
-    columns: list[Tensor] = []
+    columns: tuple[Tensor, Tensor] | None = None
     for row in range(count):
-        item = dataset[row]
-        if not isinstance(item, (tuple, list)) or len(item) != 2:
-            raise TypeError(f"{name}: item {row} must be a pair (input, target), got {type(item).__name__}")
-        values = [_item(f"{name}[{row}]", one) for one in item]
-        if not columns:
-            columns = [torch.empty((count, *value.shape), dtype=value.dtype) for value in values]
+        try:
+            item = dataset[row]
+        except KeyError:
+            kind = type(dataset).__name__
+            raise TypeError(f"{name}: must have items by index, from 0 on, got {kind}") from None
+        values = [_item(f"{name}[{row}]", one) for one in _pair(name, row, item)]
+        if columns is None:
+            first, second = (torch.empty((count, *value.shape), dtype=value.dtype) for value in values)
+            columns = first, second
         for part, value, column in zip(("input", "target"), values, columns, strict=True):
-            if value.shape != column.shape[1:] or value.dtype != column.dtype:
-                like = f"{column.dtype} {tuple(column.shape[1:])}"
-                got = f"{value.dtype} {tuple(value.shape)}"
-                raise ValueError(f"{name}: the {part} of item {row} must be like the first, {like}, got {got}")
-            column[row] = value
-    return columns[0], columns[1]
+            _put(f"{name}: the {part} of item {row}", value, column, row)
+    assert columns is not None
+    return columns
+
+
+def _pair(name: str, row: int, item: Any) -> tuple[Any, Any]:
+    """Input and target of an item."""
+    if isinstance(item, Mapping):
+        places = [next((key for key in keys if key in item), None) for keys in (_INPUTS, _TARGETS)]
+        for part, place, keys in zip(("input", "target"), places, (_INPUTS, _TARGETS), strict=True):
+            if place is None:
+                known = f"one of {', '.join(keys)}; it has {', '.join(map(str, item))}"
+                raise ValueError(f"{name}: item {row} has no {part}, {known} (ff.data.from_table takes any columns)")
+        return item[places[0]], item[places[1]]
+    if not isinstance(item, (tuple, list)) or len(item) != 2:
+        raise TypeError(f"{name}: item {row} must be a pair (input, target) or a dict, got {type(item).__name__}")
+    return item[0], item[1]
+
+
+def stacked(name: str, values: Sequence[Any]) -> Tensor:
+    """Values of one shape as rows: tensors, arrays, lists of numbers, pictures."""
+    column: Tensor | None = None
+    for row, one in enumerate(values):
+        value = _item(f"{name}[{row}]", one)
+        column = torch.empty((len(values), *value.shape), dtype=value.dtype) if column is None else column
+        _put(f"{name}: row {row}", value, column, row)
+    assert column is not None
+    return column
+
+
+def _put(what: str, value: Tensor, column: Tensor, row: int) -> None:
+    if value.shape != column.shape[1:] or value.dtype != column.dtype:
+        like = f"{column.dtype} {tuple(column.shape[1:])}"
+        got = f"{value.dtype} {tuple(value.shape)}"
+        raise ValueError(f"{what} must be like the first, {like}, got {got}")
+    column[row] = value
+
+
+def pictured(name: str, picture: Any) -> Tensor:
+    """A picture of PIL's as (height, width) or (channels, height, width) uint8."""
+    return _item(name, picture)
 
 
 def _item(name: str, value: Any) -> Tensor:
@@ -297,6 +343,11 @@ def _item(name: str, value: Any) -> Tensor:
         return value.detach().cpu()
     if isinstance(value, (int, float, np.number)) and not isinstance(value, bool):
         return torch.tensor(value)
+    if isinstance(value, list):  # as Hugging Face gives arrays and tokens
+        try:
+            return _from_numpy(name, np.asarray(value))
+        except ValueError:
+            raise ValueError(f"{name}: must be lists of one length, within each other too") from None
     if not isinstance(value, np.ndarray) and hasattr(value, "__array_interface__"):  # a picture
         array = np.asarray(value)
         return _from_numpy(name, array if array.ndim == 2 else np.moveaxis(array, -1, 0))

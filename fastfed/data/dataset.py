@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Protocol
@@ -13,7 +12,8 @@ from torch import Tensor
 
 from ..saved.recipe import Recipe
 from ..shown import Shown
-from .store import Examples, Inputs, Pixels, Sparse
+from .fingerprint import is_sampled, sampled, whole
+from .store import Examples, Sparse
 
 
 @dataclass(frozen=True, repr=False)
@@ -173,16 +173,15 @@ class Federated(Shown):
         return Visit(self.test, rows, offsets)
 
     def fingerprint(self) -> str:
-        """Tells this data from any other: who has which rows, and what a spread of the rows holds."""
-        digest = hashlib.sha256()
-        for tensor in (self.rows, self.offsets, self.test_rows, self.test_offsets):
-            digest.update(b"none" if tensor is None else tensor.numpy().tobytes())
-        if self.validation_rows is not None:
-            digest.update(self.validation_rows.numpy().tobytes())
-        for examples in (self.examples, self.test):
-            for store in () if examples is None else (examples.inputs, examples.targets):
-                digest.update(_sample(store))
-        return digest.hexdigest()[:16]
+        """Tells this data from any other: who has which rows, and all that they hold. Reads everything."""
+        return whole(self)
+
+
+def has_fingerprint(fed: Federation, fingerprint: str) -> bool:
+    """Whether a fingerprint, perhaps one that was written before all contents counted, is the one of this data."""
+    if isinstance(fed, Federated) and is_sampled(fingerprint):
+        return sampled(fed) == fingerprint
+    return fed.fingerprint() == fingerprint
 
 
 def facts_of(fed: Federation) -> dict[str, object]:
@@ -214,22 +213,6 @@ def deal(keys: Tensor, clients: int) -> tuple[Tensor, Tensor]:
     offsets = torch.zeros(clients + 1, dtype=torch.int64)
     offsets[1:] = torch.bincount(keys, minlength=clients).cumsum(0)
     return rows, offsets
-
-
-_SAMPLED = 1000  # rows whose contents a fingerprint reads
-
-
-def _sample(store: Inputs) -> bytes:
-    """The contents of up to `_SAMPLED` rows spread over a store, and its shape."""
-    rows = torch.linspace(0, len(store) - 1, min(len(store), _SAMPLED), dtype=torch.float64).long()
-    if isinstance(store, Sparse):
-        held = [store.starts[rows], store.columns[::97], store.values[::97]]
-        shape: tuple[int, ...] = (len(store), store.width)
-    else:
-        tensor = store.bytes if isinstance(store, Pixels) else store
-        held, shape = [tensor[rows]], tuple(tensor.shape)
-    augment = "" if not isinstance(store, Pixels) or store.augment is None else repr(store.augment)
-    return f"{shape!r}{augment}".encode() + b"".join(part.contiguous().numpy().tobytes() for part in held)
 
 
 def _check_keys(name: str, keys: Tensor | None, rows: int, count: int | None) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 
-from .errors import DataError
+from .errors import DataError, reading
 
 
 @dataclass(frozen=True)
@@ -20,6 +21,10 @@ class Origin:
     def error(self, path: str | Path, problem: str, expected: str = "") -> DataError:
         """What is wrong with a file, with this home in it; `expected` is what the whole directory holds by default."""
         return DataError(path, problem, expected or self.files, self.url)
+
+    def reading(self, path: str | PathLike[str], expected: str = "") -> AbstractContextManager[None]:
+        """Whatever the block raises becomes such an error."""
+        return reading(path, expected or self.files, self.url)
 
     def directory(self, root: str | PathLike[str]) -> Path:
         """The directory that the user named."""

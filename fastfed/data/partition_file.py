@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import zipfile
 from pathlib import Path
@@ -12,8 +13,8 @@ import numpy as np
 import torch
 
 from ..saved.recipe import remembered
-from .dataset import Dataset, Federated
-from .errors import DataError
+from .dataset import Dataset, Federated, has_fingerprint
+from .errors import DEEPEST, DataError, reading
 
 _FORMAT = "fastfed partition 1"
 _EXPECTED = "a partition that save_partition wrote"
@@ -53,7 +54,12 @@ def save_partition(fed: Federated, path: str | os.PathLike[str]) -> None:
 @remembered
 def load_partition(data: Dataset, path: str | os.PathLike[str]) -> Federated:
     """The clients that `save_partition` wrote to `path`, with the rows of `data`: the data that was dealt, no other."""
-    header, arrays = _read(Path(path))
+    with reading(path, _EXPECTED, _SOURCE):
+        return _dealt(data, Path(path))
+
+
+def _dealt(data: Dataset, path: Path) -> Federated:
+    header, arrays = _read(path)
     tests = None if data.test is None else len(data.test)
     for name, found in (("examples", len(data.train)), ("test_examples", tests)):
         if header["test_examples"] is None and name == "test_examples":
@@ -73,7 +79,7 @@ def load_partition(data: Dataset, path: str | os.PathLike[str]) -> Federated:
         )
     except (TypeError, ValueError) as error:
         raise _refusal(path, f"it is damaged ({error})") from error
-    if fed.fingerprint() != header["fingerprint"]:
+    if not has_fingerprint(fed, header["fingerprint"]):
         raise _refusal(path, f"it deals {header['name']} with other contents than this {data.name}, or was changed")
     return fed
 
@@ -82,6 +88,8 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """The header, and the arrays as tensors."""
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
+            for info in archive.zip.infolist():
+                _check_size(archive.zip, info)
             header = json.loads(archive["header"].tobytes())
             found = {name: torch.from_numpy(archive[name]) for name in _ARRAYS if name in archive}
     except FileNotFoundError as error:
@@ -94,6 +102,17 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     if missing or not {"rows", "offsets"} <= set(found):
         raise _refusal(path, f"is incomplete: {', '.join(sorted(missing)) or 'rows or offsets'} missing")
     return header, found
+
+
+def _check_size(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> None:
+    """Refuses an array that is larger than what there is of it, before it is given the memory."""
+    with archive.open(info) as stream:
+        version = np.lib.format.read_magic(stream)
+        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, _, dtype = read(stream)
+    promised = math.prod(shape) * dtype.itemsize
+    if promised > info.file_size or info.file_size > DEEPEST * (info.compress_size + 1):
+        raise ValueError(f"{info.filename} says that it has {promised:,} bytes, in {info.compress_size:,} of the file")
 
 
 def _refusal(path: str | os.PathLike[str], problem: str) -> DataError:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from ..shown import Shown
@@ -41,6 +42,10 @@ class Sparse(Shown):
             raise ValueError("starts: must not fall")
         if self.columns.numel() and not 0 <= int(self.columns.min()) <= int(self.columns.max()) < self.width:
             raise ValueError(f"columns: must lie in [0, {self.width})")
+        doubled = _first_doubled(self.starts.numpy(), self.columns.numpy())
+        if doubled is not None:
+            row, column = doubled
+            raise ValueError(f"columns: row {row} has column {column} more than once; add up what it holds there")
 
     @classmethod
     def of(cls, dense: Tensor) -> Sparse:
@@ -66,6 +71,28 @@ class Sparse(Shown):
         out = torch.zeros(len(rows), self.width, dtype=dtype)
         out[where, self.columns[entries].long()] = self.values[entries].to(dtype)
         return out
+
+
+_PIECE = 1 << 20  # entries of sparse rows that are looked at together
+
+
+def _first_doubled(starts: NDArray[np.int64], columns: NDArray[np.int32]) -> tuple[int, int] | None:
+    """A row that has a column more than once, which some readers would add up and others overwrite; and the column."""
+    row = 0
+    while row < len(starts) - 1:
+        end = max(row + 1, int(np.searchsorted(starts, starts[row] + _PIECE, "right")) - 1)
+        own, borders = columns[starts[row] : starts[end]], starts[row + 1 : end] - starts[row]
+        rises = own[1:] > own[:-1]
+        rises[borders[(borders > 0) & (borders < len(own))] - 1] = True  # the next row begins
+        if not rises.all():
+            of = np.repeat(np.arange(row, end), np.diff(starts[row : end + 1]))
+            order = np.lexsort((own, of))
+            of, own = of[order], own[order]
+            found = np.flatnonzero((of[1:] == of[:-1]) & (own[1:] == own[:-1]))
+            if len(found):
+                return int(of[found[0]]), int(own[found[0]])
+        row = end
+    return None
 
 
 @dataclass(frozen=True, repr=False)

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..checks import check_weights
 from ..data.arguments import check_real
 from ..data.exact import Floats
 from ..data.sampling import log_gammas, normals, shares
@@ -57,7 +58,9 @@ def check_shares(given: Shares) -> Shares:
     kept = per_client("shares", given)
     if isinstance(kept, float):
         raise ValueError(f"shares: must be one per client, Dirichlet or LogNormal, got {given!r}")
-    if not bool((torch.as_tensor(kept) > 0).any()):
+    numbers = torch.as_tensor(kept, dtype=torch.float64)
+    check_weights("shares", numbers)
+    if not bool((numbers > 0).any()):
         raise ValueError("shares: must be > 0 for at least one client")
     return kept
 

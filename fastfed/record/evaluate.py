@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from ..data import Examples, Federation, Visit
 from ..losses import IGNORED, Loss, LossReduction, find_loss
+from ..metrics import Metrics, measured
 from ..norms import PackedModel
 from ..ranks import Ranks
 from ..train.executors import Predict
@@ -51,6 +52,15 @@ class _Chunk(NamedTuple):
     rows: Tensor
 
 
+class _Measured(NamedTuple):
+    """Of chunks, one after the other: the numbers of their tallies (chunks, 6) float64; and, if there are metrics of
+    the user's own, outputs and targets of all their rows, on the host."""
+
+    numbers: Tensor
+    outputs: Tensor | None = None
+    targets: Tensor | None = None
+
+
 # outputs, targets, uncounted labels -> weight, hits, possible
 Count = Callable[[Tensor, Tensor, Sequence[int]], tuple[Tensor, Tensor, Tensor]]
 
@@ -84,14 +94,25 @@ _METRICS: dict[str, tuple[str | None, Count]] = {
 }
 
 
-def metric_of(loss: Loss) -> str:
-    """The name of the metric that goes with a loss; "loss" where there is none."""
-    return (_METRICS[loss][0] if isinstance(loss, str) and loss in _METRICS else None) or "loss"
+def metric_of(loss: Loss, of_labels: bool = False) -> str:
+    """The name of the metric that goes with a loss, or with a loss of the user's own that is `of_labels`; "loss" where
+    there is none."""
+    return (_METRICS[named][0] if (named := _counted_as(loss, of_labels)) in _METRICS else None) or "loss"
+
+
+def _counted_as(loss: Loss, of_labels: bool) -> str | None:
+    """The built-in loss whose metric it has."""
+    if isinstance(loss, str):
+        return loss
+    return "cross_entropy" if of_labels else None
+
+
+_LOWER = {"loss", "error", "err", "mse", "rmse", "mae", "mape", "perplexity", "nll", "brier", "ece"}
 
 
 def higher_is_better(metric: str) -> bool:
-    """Whether more of a metric, with or without a prefix such as "test_", is better."""
-    return "loss" not in metric and "mse" not in metric
+    """Whether more of a metric, with or without a prefix such as "test_", is better: by the words of its name."""
+    return "loss" not in metric and _LOWER.isdisjoint(metric.lower().split("_"))
 
 
 class Evaluator:
@@ -101,6 +122,8 @@ class Evaluator:
     `device`, from which an evaluation is fetched as a whole. Accuracy leaves out `uncounted` labels, the loss does not.
     An evaluation has no batches: by the `reduction` "batch", the loss is what `batch_size` examples lose on average.
     `statistics` tells the running statistics (s,) of now that batch norms of the global model have, None without any.
+    `metrics` are the user's own, of the outputs of a set as a whole; a loss of the user's own has accuracy if it is
+    `of_labels`.
     Several `ranks` evaluate a part each, and have all.
     """
 
@@ -117,11 +140,15 @@ class Evaluator:
         uncounted: Sequence[int] = (),
         statistics: Callable[[], Tensor | None] = lambda: None,
         ranks: Ranks | None = None,
+        metrics: Metrics | None = None,
+        of_labels: bool = False,
     ) -> None:
         check_threads(threads)
         self._uncounted, self._reduction, self._batch_size = tuple(uncounted), reduction, batch_size
-        self.loss, self.metric = find_loss(loss), metric_of(loss)
-        self._count = _METRICS[loss][1] if isinstance(loss, str) else _count_examples
+        self.loss, self.metric = find_loss(loss), metric_of(loss, of_labels)
+        counted_as = _counted_as(loss, of_labels)
+        self._count = _count_examples if counted_as is None else _METRICS[counted_as][1]
+        self._own = dict(metrics or {})
         self._predict, self.device, self._statistics = predict, torch.device(device), statistics
         self._ranks = ranks
         on_host = self.device.type == "cpu"
@@ -135,11 +162,11 @@ class Evaluator:
     def evaluate(self, x: Tensor, examples: Examples, rows: Tensor | None = None) -> dict[str, float]:
         """`loss` and the metric of the packed model `x` (d,) over all examples, or over these `rows` (n,) of them."""
         rows = torch.arange(len(examples)) if rows is None else rows
-        (total,) = self._tallies(examples, [_Chunk(self._global(x), rows)])
-        return self._metrics(total)
+        (found,) = self._found(examples, [_Chunk(self._global(x), rows)])
+        return found
 
     def per_client(self, x: Tensor, visit: Visit, own: Callable[[int], PackedModel] | None = None) -> dict[str, float]:
-        """The metric over the clients of a visit that have something to measure: mean, 10th and 90th percentile.
+        """The metrics over the clients of a visit that have something to measure: mean, 10th and 90th percentile.
 
         `own`: the models of clients by their position in the visit, where they do not have the global one, `x` (d,).
         """
@@ -149,49 +176,66 @@ class Evaluator:
             for position, (begin, end) in enumerate(itertools.pairwise(visit.offsets.tolist()))
             if end > begin
         ]
-        values = [self._metrics(tally)[self.metric] for tally in self._tallies(visit.examples, groups)]
-        spread = torch.tensor([value for value in values if not math.isnan(value)], dtype=torch.float64)
-        if len(spread) == 0:
-            raise ValueError(f"per_client: no client has examples that {self.metric} could be measured on")
-        low, high = torch.quantile(spread, torch.tensor([0.1, 0.9], dtype=torch.float64)).tolist()
-        return {f"{self.metric}_mean": float(spread.mean()), f"{self.metric}_p10": low, f"{self.metric}_p90": high}
+        every = list(self._found(visit.examples, groups))
+        found: dict[str, float] = {}
+        for metric in (self.metric, *self._own):
+            values = [of_client[metric] for of_client in every if not math.isnan(of_client[metric])]
+            found |= _spread(metric, torch.tensor(values, dtype=torch.float64))
+        return found
 
     def _global(self, x: Tensor) -> Model:
         model = PackedModel(x.to(self.device), self._statistics())
         return lambda: model
 
-    def _tallies(self, examples: Examples, groups: Sequence[_Chunk]) -> Iterator[Tally]:
-        """The tally of every group of rows, in order."""
+    def _found(self, examples: Examples, groups: Sequence[_Chunk]) -> Iterator[dict[str, float]]:
+        """Loss and metrics of every group of rows, in order."""
         chunks = [[_Chunk(model, some) for some in rows.split(self._chunk)] for model, rows in groups]
         loads = _loads(itertools.chain.from_iterable(chunks), self._load)
         with one_thread_per_operation(), torch.no_grad():
-            measured = self._measured(examples, list(loads))
-        fetched = iter(measured.tolist())
-        for group in chunks:
+            all_measured = self._measured(examples, list(loads))
+        fetched = iter(all_measured.numbers.tolist())
+        for group, own in zip(chunks, self._own_metrics(all_measured, [len(rows) for _, rows in groups]), strict=True):
             tally = Tally()
             for _ in group:
                 tally = tally.plus(Tally(*next(fetched)))
-            yield tally
+            yield self._metrics(tally) | own
 
-    def _measured(self, examples: Examples, loads: Sequence[Sequence[_Chunk]]) -> Tensor:
-        """The numbers of the tallies of all chunks, one load's after the other's: (chunks, 6) float64."""
+    def _own_metrics(self, all_measured: _Measured, sizes: Sequence[int]) -> Iterator[dict[str, float]]:
+        """The user's own metrics of groups of so many rows; NaN of nobody."""
+        if all_measured.outputs is None or all_measured.targets is None:
+            yield from ({} for _ in sizes)
+            return
+        outputs, targets = (held.split(list(sizes)) for held in (all_measured.outputs, all_measured.targets))
+        for pair in zip(outputs, targets, strict=True):
+            yield measured(self._own, *pair) if len(pair[0]) else dict.fromkeys(self._own, float("nan"))
+
+    def _measured(self, examples: Examples, loads: Sequence[Sequence[_Chunk]]) -> _Measured:
+        """All chunks of all loads."""
         count = 1 if self._ranks is None else self._ranks.count
         borders = [len(loads) * rank // count for rank in range(count + 1)]
         parts = [loads[first:end] for first, end in itertools.pairwise(borders)]
         mine = parts[0 if self._ranks is None else self._ranks.rank]
 
-        def measure() -> Tensor:
+        def measure() -> _Measured:
             found = list(in_order(lambda load: self._measure(examples, load), mine, self._threads))
-            return torch.cat(found) if found else torch.empty(0, 6, dtype=torch.float64)
+            return _joined(found) if found else _Measured(torch.empty(0, 6, dtype=torch.float64))
 
         if self._ranks is None:
             return measure()
-        measured = self._ranks.heard(measure)
-        return torch.cat(self._ranks.gathered(measured.cpu(), [sum(map(len, part)) for part in parts]))
+        return self._shared(self._ranks, self._ranks.heard(measure), parts)
+
+    def _shared(self, ranks: Ranks, mine: _Measured, parts: Sequence[Sequence[Sequence[_Chunk]]]) -> _Measured:
+        """What every rank has measured of its part, with all of them."""
+        chunks = [[chunk for load in part for chunk in load] for part in parts]
+        numbers = torch.cat(ranks.gathered(mine.numbers.cpu(), [len(of_rank) for of_rank in chunks]))
+        if not self._own:
+            return _Measured(numbers)
+        rows = [sum(len(chunk.rows) for chunk in of_rank) for of_rank in chunks]
+        return _Measured(numbers, *(_gathered(ranks, held, rows) for held in (mine.outputs, mine.targets)))
 
     @torch.no_grad()
-    def _measure(self, examples: Examples, load: Sequence[_Chunk]) -> Tensor:
-        """The numbers of a tally for every chunk of a load: (chunks, 6) float64."""
+    def _measure(self, examples: Examples, load: Sequence[_Chunk]) -> _Measured:
+        """The chunks of a load."""
         model, chunks = load[0].model(), [chunk.rows for chunk in load]
         x = model.x
         if self._predict is not None:
@@ -201,7 +245,10 @@ class Evaluator:
             dense = examples.batch(torch.cat(chunks), x.dtype)
             inputs, targets = (list(tensor.to(self.device).split([len(rows) for rows in chunks])) for tensor in dense)
             outputs = self._outputs(model, inputs)
-        return torch.stack([self._numbers(*pair) for pair in zip(outputs, targets, strict=True)])
+        numbers = torch.stack([self._numbers(*pair) for pair in zip(outputs, targets, strict=True)])
+        if not self._own:
+            return _Measured(numbers)
+        return _Measured(numbers, torch.cat(outputs).cpu(), torch.cat(targets).cpu())
 
     def _numbers(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """A chunk's tally, (6,) float64, where the outputs are."""
@@ -225,6 +272,27 @@ class Evaluator:
         if self._reduction == "outputs":
             return mean * tally.numbers / tally.examples if tally.examples else mean
         return mean * self._batch_size if self._reduction == "batch" else mean
+
+
+def _spread(metric: str, values: Tensor) -> dict[str, float]:
+    """Mean, 10th and 90th percentile of the values of clients (n,)."""
+    if len(values) == 0:
+        raise ValueError(f"per_client: no client has examples that {metric} could be measured on")
+    low, high = torch.quantile(values, torch.tensor([0.1, 0.9], dtype=torch.float64)).tolist()
+    return {f"{metric}_mean": float(values.mean()), f"{metric}_p10": low, f"{metric}_p90": high}
+
+
+def _joined(parts: Sequence[_Measured]) -> _Measured:
+    """Parts one after the other."""
+    return _Measured(*(None if held[0] is None else torch.cat(held) for held in zip(*parts, strict=True)))  # type: ignore[arg-type]
+
+
+def _gathered(ranks: Ranks, mine: Tensor | None, rows: Sequence[int]) -> Tensor:
+    """Rows that ranks have, of which each has so many; one that has none does not know their shape."""
+    known = ranks.told(None if mine is None else (str(mine.dtype).removeprefix("torch."), tuple(mine.shape[1:])))
+    dtype, shape = next(one for one in known if one is not None)
+    own = torch.empty(0, *shape, dtype=getattr(torch, dtype)) if mine is None else mine
+    return torch.cat(ranks.gathered(own, rows))
 
 
 def _loads(chunks: Iterable[_Chunk], most: int) -> Iterator[list[_Chunk]]:
@@ -269,19 +337,20 @@ def training_rows(fed: Federation) -> Tensor:
     return torch.as_tensor(rows).unique()
 
 
-def prior_metric(fed: Federation, loss: Loss) -> float | None:
+def prior_metric(fed: Federation, loss: Loss, of_labels: bool = False) -> float | None:
     """The test metric of who learns nothing but how often each class is there: always the most frequent one, or always
     the five most frequent tags, of the clients' examples. What a method is worth is what it has beyond that.
 
     None where there is no test set, the metric is not of classes, or clients' examples are made when visited.
     """
     rows = getattr(fed, "rows", None)
-    if fed.test is None or rows is None or not isinstance(loss, str):
+    counted_as = _counted_as(loss, of_labels)
+    if fed.test is None or rows is None or counted_as is None:
         return None
     known, asked = _targets(fed.examples, torch.as_tensor(rows)), _targets(fed.test, torch.arange(len(fed.test)))
-    if loss == "binary_cross_entropy":
+    if counted_as == "binary_cross_entropy":
         return _prior_recall(known, asked)
-    if loss == "cross_entropy" and not fed.examples.targets_of(rows[:1]).is_floating_point():
+    if counted_as == "cross_entropy" and not fed.examples.targets_of(rows[:1]).is_floating_point():
         return _prior_accuracy(known, asked, fed.uncounted)
     return None
 

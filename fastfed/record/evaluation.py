@@ -10,6 +10,7 @@ from ..data import Federation
 from .evaluate import Evaluator, PackedModel, evaluated_clients, evaluation_visit, training_rows, validation_rows
 
 OwnModels = Callable[[Tensor, Tensor], Callable[[int], PackedModel] | None]
+TunedModels = Callable[[Tensor], Callable[[int], PackedModel]]
 
 
 class Evaluation:
@@ -19,10 +20,14 @@ class Evaluation:
     def __init__(self, fed: Federation, evaluator: Evaluator, own_models: OwnModels) -> None:
         self._fed, self._evaluator, self._own_models = fed, evaluator, own_models
 
-    def columns(self, x: Tensor, *, training: bool, per_client: bool) -> dict[str, float]:
+    def columns(
+        self, x: Tensor, *, training: bool, per_client: bool, tuned: TunedModels | None = None
+    ) -> dict[str, float]:
         """Loss and metric of the model `x` (d,) on each set, as columns of a row; over all training examples with
-        `training`, the spread over clients with `per_client`."""
-        found = self._of_sets(x, training) | (self._of_clients(x) if per_client else {})
+        `training`, the spread over clients with `per_client`, and over clients with `tuned` models with these."""
+        found = self._of_sets(x, training) | (self._of_clients("client", x, self._own_models) if per_client else {})
+        if tuned is not None:
+            found |= self._of_clients("tuned", x, lambda _, clients: tuned(clients))
         if not found:
             raise ValueError(
                 f"fed: {self._fed.name} has no test set; per_client=True evaluates on the clients' examples"
@@ -40,8 +45,8 @@ class Evaluation:
             found["trainset"] = self._evaluator.evaluate(x, self._fed.examples, training_rows(self._fed))
         return {f"{part}_{name}": value for part, metrics in found.items() for name, value in metrics.items()}
 
-    def _of_clients(self, x: Tensor) -> dict[str, float]:
+    def _of_clients(self, prefix: str, x: Tensor, models: OwnModels) -> dict[str, float]:
         clients = evaluated_clients(self._fed)
         visit = evaluation_visit(self._fed, clients)
-        metrics = self._evaluator.per_client(x, visit, self._own_models(x, clients))
-        return {f"client_{name}": value for name, value in metrics.items()}
+        metrics = self._evaluator.per_client(x, visit, models(x, clients))
+        return {f"{prefix}_{name}": value for name, value in metrics.items()}

@@ -39,8 +39,8 @@ class History(Shown):
     asynchronous ones age_mean, age_max and ages ([age, number of updates] each); a simulated clock adds clock (its
     seconds), and how many updates in all so far were dropped, lost (a window closed), stale (older than max_age) and
     discarded (later than a wave wanted). Rows of evaluated rounds have test_loss and test_accuracy, test_recall_at_5 or
-    test_mse besides, and what was asked for per client. None stands for what is not a finite number, or not there
-    because no client counted.
+    test_mse besides, metrics of your own, and what was asked for per client. None stands for what is not a finite
+    number, or not there because no client counted.
     """
 
     rounds: list[Row] = field(default_factory=list)

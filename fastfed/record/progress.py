@@ -17,9 +17,13 @@ _WIDEST_BAR = 40
 
 
 class Display(Protocol):
-    """Shows the rows of a run as they come."""
+    """Shows the rows of a run as they come, and `say`s a sentence, if it `speaks` at all."""
+
+    speaks: bool
 
     def show(self, row: dict[str, Any]) -> None: ...
+
+    def say(self, sentence: str) -> None: ...
 
 
 @contextmanager
@@ -42,12 +46,19 @@ def display(wanted: bool | None, done: int, total: int | None) -> Iterator[Displ
 
 
 class _Silent:
+    speaks = False
+
     def show(self, row: dict[str, Any]) -> None:
+        """Nothing."""
+
+    def say(self, sentence: str) -> None:
         """Nothing."""
 
 
 class _Bar:
     """Round, loss, the newest accuracy, speed and the time that is left; the bar has what room remains."""
+
+    speaks = True
 
     def __init__(self, done: int, total: int | None) -> None:
         from rich.console import Console
@@ -74,6 +85,9 @@ class _Bar:
         says = _numbers(self._measured, 3) + (f"  {speed:.3g} rounds/s" if speed else "")
         self._progress.update(self._task, completed=row["round"], says=says)
 
+    def say(self, sentence: str) -> None:
+        self._progress.console.print(f"fastfed: {sentence}", highlight=False, markup=False, soft_wrap=True)
+
 
 def _is_notebook() -> bool:
     """Whether this is the kernel of a notebook, which shows what it is given in the cell's output."""
@@ -83,6 +97,8 @@ def _is_notebook() -> bool:
 
 class _NotebookBar:
     """One output of the cell, replaced a few times a second: plain HTML, no widget that a saved notebook would lack."""
+
+    speaks = True
 
     def __init__(self, done: int, total: int | None) -> None:
         self._done, self._total, self._first = done, total, done
@@ -101,6 +117,9 @@ class _NotebookBar:
         self._drawn = time.monotonic()
         self._handle.update(self._bundle(), raw=True)
 
+    def say(self, sentence: str) -> None:
+        print(f"fastfed: {sentence}", file=sys.stderr, flush=True)
+
     def _bundle(self) -> dict[str, str]:
         passed = time.monotonic() - self._began
         speed = (self._done - self._first) / passed if passed > 0 else 0.0
@@ -116,6 +135,8 @@ class _NotebookBar:
 
 
 class _Lines:
+    speaks = True
+
     def __init__(self, done: int, total: int | None) -> None:
         self._total, self._first, self._began = total, done, time.monotonic()
         self._said = self._began
@@ -134,6 +155,9 @@ class _Lines:
             left = timedelta(seconds=round((self._total - row["round"]) / speed))
             line = f"round {row['round']}/{self._total}  {says}  {left} left"
         print(line, file=sys.stderr, flush=True)
+
+    def say(self, sentence: str) -> None:
+        print(f"fastfed: {sentence}", file=sys.stderr, flush=True)
 
 
 def _numbers(measured: dict[str, Any], digits: int) -> str:

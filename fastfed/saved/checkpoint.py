@@ -15,7 +15,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError
 from torch import Tensor
 
 from ..files import aside
@@ -56,7 +55,7 @@ def read(path: str | Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
             saved = SavedRows(**manifest["history"])
             manifest |= {"saved_rows": saved, "history": rows.read(target.parent, saved)}
         return manifest, tensors
-    except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
+    except Exception as error:  # damage makes readers raise almost anything
         raise DamagedCheckpoint(f"{target}: damaged ({error or type(error).__name__}). {_offer(target)}") from error
 
 
@@ -98,7 +97,7 @@ def _is_of_another(run: str, path: Path) -> bool:
             return False
         sealed.check(path)  # all of it is read only where it would be a reason to refuse
         return True
-    except (OSError, ValueError, KeyError, TypeError):
+    except Exception:
         return False
 
 
@@ -169,10 +168,12 @@ def _told_by(path: Path) -> str:
         return path.read_text(errors="replace")
     try:
         return str(sealed.read_texts(path))
-    except (ValueError, KeyError):
+    except Exception:
         return path.read_bytes().decode(errors="replace")
 
 
 def _offer(damaged: Path) -> str:
+    if not _COMPLETE.fullmatch(damaged.name):
+        return "A checkpoint is called round-00000120.safetensors."
     before = [path for path in all_of(damaged.parent) if _age(path) < _age(damaged)]
     return f"The one before it is {before[-1]}: resume from that." if before else "There is none before it."

@@ -17,7 +17,8 @@ from .recipe import NoRecipe, from_json, to_json
 
 _GIVEN_AGAIN = "must be given again"
 _FIELDS = "fields"  # of settings of the user's own, a dataclass: by these another one is told from it
-_CHANGEABLE = ("executor", "threads", "device")  # how it runs: threads change no bit, the others agree to rounding
+# How it runs (threads change no bit, the others agree to rounding), and what is measured besides.
+_CHANGEABLE = ("executor", "threads", "device", "metrics")
 # Settings that runs of before do not have: where they say what was done then, a run is the same one.
 _LATER = {"aggregation": None, "batch_norm": "average", "divide_by_epochs": False}
 _LATER_ARGUMENTS: dict[str, dict[str, Any]] = {  # likewise, of what settings are made by

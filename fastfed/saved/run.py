@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from .._version import __version__
 from ..data import Federation
+from ..data.dataset import has_fingerprint
 from ..ranks import current as current_ranks
 from ..record.history import History, Row
 from . import checkpoint as checkpoints
@@ -116,7 +117,7 @@ def resume(
     manifest, tensors = _read(path)
     module = restore_model(restored("model", manifest["model"], model), manifest, beginning_with(CONSTANT, tensors))
     data = restored("fed", manifest["data"], fed)
-    if data.fingerprint() != manifest["fingerprint"]:
+    if not has_fingerprint(data, manifest["fingerprint"]):
         raise ValueError(f"fed: is not the data of this checkpoint ({manifest['data_name']}): its contents differ")
     saved = manifest["settings"]
     sim = kind(module, data, **restore_settings(saved, moved(saved, given)))

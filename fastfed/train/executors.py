@@ -18,6 +18,7 @@ from ..program import Unsupported
 from .batched import Batched
 from .device import Device, SeveralDevices
 from .eager import Eager
+from .fits import check_fits
 from .split import Split
 from .work import Outcome, RoundWork
 
@@ -28,6 +29,7 @@ class Predict(Protocol):
     def __call__(self, x: Tensor, examples: Examples, rows: Tensor, statistics: Tensor | None = None, /) -> Tensor: ...
 
 
+_PYTHON = ("eager", "batched")  # those that see how a module's layers fit only when they run it
 EXECUTORS = ("eager", "batched", "native", "device", "auto")
 
 
@@ -77,6 +79,17 @@ def make(
     check_reduction(loss, reduction, examples.targets)
     devices = (device,) if isinstance(device, str | torch.device) else tuple(device)
     given = _Given(module, loss, examples, threads, split, reduction)
+    try:
+        made = _made(executor, given, algorithm, devices)
+    except Unsupported:
+        check_fits(module, loss, examples)  # what no executor could run is told in these words
+        raise
+    if made.name in _PYTHON:
+        check_fits(module, loss, examples)
+    return made
+
+
+def _made(executor: str, given: _Given, algorithm: Algorithm | None, devices: Sequence[torch.device | str]) -> Executor:
     if algorithm is not None:
         return _for_algorithm(algorithm, executor, given, devices)
     if len(devices) > 1:

@@ -351,5 +351,7 @@ def _check_policy(policy: DeltaPolicy, clients: int) -> None:
                 raise ValueError(f"{name}: must be ({clients},) floats, got {_kind(numbers_)}")
             if not bool(torch.isfinite(numbers_).all()):
                 raise ValueError(f"{name}: must be finite")
+            if not math.isfinite(float(numbers_.double().sum())):
+                raise ValueError(f"{name}: their sum must be finite, the largest is {float(numbers_.max()):g}")
     if clip is not None and (not isinstance(clip, numbers.Real) or not 0 < clip < math.inf):
         raise ValueError(f"clip: must be a finite number > 0, or None, got {clip!r}")

@@ -6,6 +6,7 @@ import getpass
 import hashlib
 import os
 import re
+import stat
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -63,7 +64,16 @@ def cache_folder() -> Path:
         raise OSError(f"{CACHE_VARIABLE}: cannot write to {folder}")
     folder = Path(tempfile.gettempdir()) / f"fastfed-{getpass.getuser()}"
     folder.mkdir(mode=0o700, exist_ok=True)
+    if not _is_ours_alone(folder):
+        raise OSError(f"{folder}: others can write to it, and what is in it is run; name a folder by {CACHE_VARIABLE}")
     return folder
+
+
+def _is_ours_alone(folder: Path) -> bool:
+    """In a directory that everybody writes to, anybody may have made it, or a link in its place."""
+    found = folder.lstat()
+    ours = not hasattr(os, "getuid") or found.st_uid == os.getuid()
+    return stat.S_ISDIR(found.st_mode) and ours and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
 
 @contextmanager

@@ -103,6 +103,22 @@ def fedlion(
     return found
 
 
+def kept_momentum(fed: Federation, x: Array, cohorts: Any, *, lr: float, momentum: float) -> list[Snapshot]:
+    own, found = dict[int, Array](), list[Snapshot]()
+    for t, cohort in enumerate(cohorts):
+        p, moved = weights(fed, cohort, uniform=False), np.zeros_like(x)
+        for i in p:
+            u, w = own.get(i, np.zeros_like(x)), x
+            for g in gradients(fed, t, i):
+                u = momentum * u + g(w)
+                w = w - lr * u
+            own[i] = u
+            moved = moved + p[i] * (w - x)
+        x = x + moved
+        found.append({"x": x, **{f"kept{i}": v for i, v in own.items()}})
+    return found
+
+
 def ditto(fed: Federation, x: Array, cohorts: Any, *, lr: float, lam: float) -> list[Snapshot]:
     own, found = dict[int, Array](), list[Snapshot]()
     for t, cohort in enumerate(cohorts):

@@ -1,5 +1,5 @@
-"""FedExP, FedNova, FedDyn, FedLion and Ditto are their papers' listings: model, server's state and what clients keep,
-over several rounds of odd clients with settings other than the defaults."""
+"""FedExP, FedNova, FedDyn, FedLion, Ditto and kept momentum are their listings: model, server's state and what clients
+keep, over several rounds of odd clients with settings other than the defaults."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ NOVA = ff.methods.fednova(LR, server_lr=0.7, momentum=0.6)
 DYN = ff.methods.feddyn(LR, alpha=0.3)
 LION = ff.methods.fedlion(0.02, server_lr=0.8, beta1=0.7, beta2=0.95)
 DITTO = ff.methods.ditto(LR, lam=0.7)
+KEPT = {"client": ff.algorithms.KeptMomentum(LR, momentum=0.7), "server": ff.servers.FedAvg()}
 
 CASES: dict[str, tuple[dict[str, Any], Callable[..., list[Snapshot]], tuple[str, ...]]] = {
     "fedexp": (EXP, partial(literal.fedexp, lr=LR, eps=1e-4), ("eager", "batched", "native")),
@@ -32,6 +33,7 @@ CASES: dict[str, tuple[dict[str, Any], Callable[..., list[Snapshot]], tuple[str,
     "feddyn": (DYN, partial(literal.feddyn, lr=LR, alpha=0.3), ("eager", "batched")),
     "fedlion": (LION, partial(literal.fedlion, lr=0.02, server_lr=0.8, beta1=0.7, beta2=0.95), ("eager", "batched")),
     "ditto": (DITTO, partial(literal.ditto, lr=LR, lam=0.7), ("eager",)),
+    "kept momentum": (KEPT, partial(literal.kept_momentum, lr=LR, momentum=0.7), ("eager", "batched")),
 }
 PAIRS = [(name, executor) for name, (_, _, executors) in CASES.items() for executor in executors]
 

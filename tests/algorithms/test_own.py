@@ -329,7 +329,7 @@ AROUND: dict[str, dict[str, Any]] = {
 def test_an_algorithm_trains_as_the_rule_that_it_repeats(settings: dict[str, Any], executor: str) -> None:
     own, rule = (ran(client=client, executor=executor, **settings) for client in (Pulled(), RULE))
     torch.testing.assert_close(own.params, rule.params, rtol=1e-4, atol=1e-6)
-    for name in ("train_loss", "step_size_mean"):
+    for name in ("train_loss", "step_size"):
         assert own.history.column(name) == pytest.approx(rule.history.column(name), rel=1e-4)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,7 @@ import pytest
 import torch
 
 import fastfed
-from fastfed import simulation
+from fastfed import files, simulation
 from fastfed.app import config, runs
 from fastfed.app.config import document
 from fastfed.app.runs import beginning, directory
@@ -180,7 +181,7 @@ def fails(made: config.Config, home: Path, **more: Any) -> str:
 
 
 @pytest.mark.parametrize(
-    ("owner", "name", "calls"), [(record.JsonLines, "write", 3), (sealed, "write", 1), (os, "fsync", 1)]
+    ("owner", "name", "calls"), [(record.JsonLines, "write", 3), (sealed, "write", 1), (os, "fsync", 8)]
 )
 def test_a_full_disk_is_a_sentence_and_resuming_goes_on(
     whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, calls: int
@@ -204,8 +205,69 @@ def test_a_disk_so_full_that_not_even_the_failure_can_be_noted(tmp_path: Path, m
         patched.setattr(record.JsonLines, "write", failing_from(record.JsonLines.write, FULL, 1))
         patched.setattr(directory, "write_whole", failing_from(directory.write_whole, FULL, 0))
         assert "cannot be written: No space left on device" in fails(configured(), home)
-    assert runs.read(home).status == "running"
+    stopped = runs.read(home)
+    assert (stopped.status, stopped.info["seconds"] > 0) == ("failed", True)  # written over what was there
+    assert "No space left on device" in stopped.info["error"]
     assert runs.execute(configured(), home, resume=True, progress=False).status == "done"
+
+
+def test_a_file_is_written_over_only_in_the_room_that_it_has(tmp_path: Path) -> None:
+    target = tmp_path / "run.json"
+    target.write_text("long " * 100)
+    files.write_over(target, "short")
+    assert target.read_text() == "short"
+    with pytest.raises(OSError, match="No space left on device"):
+        files.write_over(target, "x" * 100_000)
+    assert target.read_text() == "short"
+
+
+# ---- a crash of the machine -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("text", [None, "", "{", "{}", "\0" * 100])
+def test_an_empty_run_json_beside_good_checkpoints_is_written_again(
+    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str | None
+) -> None:
+    home = tmp_path / "a"
+    with monkeypatch.context() as patched:
+        patched.setattr(simulation, "train", failing_from(simulation.train, KeyboardInterrupt(), 3))
+        with pytest.raises(KeyboardInterrupt):
+            runs.execute(configured(), home, progress=False)
+    (home / runs.INFO).unlink()
+    if text is not None:
+        (home / runs.INFO).write_text(text)
+    done = runs.execute(configured(), home, resume=True, progress=False)
+    assert final_model(home) == final_model(whole)
+    own = {name: value for name, value in done.info.items() if name not in ("started", "finished", "seconds")}
+    assert own == {name: value for name, value in runs.read(whole).info.items() if name in own}
+    assert done.info["seconds"] > sum(row["seconds_train"] for row in done.history)
+    assert done.info["started"] <= done.info["finished"]
+
+
+def test_all_that_a_run_begins_with_reaches_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced = []
+    monkeypatch.setattr(os, "fsync", lambda number: synced.append(os.readlink(f"/proc/self/fd/{number}")))
+    made = configured()
+    home = tmp_path / "a"
+    beginning.create(home, made, made.simulation())
+    names = (runs.INFO, runs.CONFIG, "clients.json", "costs.json")
+    assert synced == [*(str(home / name) for name in names), str(home), str(tmp_path)]
+
+
+# ---- going back -----------------------------------------------------------------------------------------------------
+
+
+def test_a_run_goes_on_from_the_checkpoint_that_is_named(whole: Path, tmp_path: Path) -> None:
+    home = Path(shutil.copytree(whole, tmp_path / "a"))
+    longer = configured(rounds=ROUNDS + 1)
+    assert len(runs.execute(longer, home, resume=True, progress=False).history) == ROUNDS + 1
+    with pytest.raises(config.ConfigError, match=r"--from: .*has no checkpoint of round 3; it has 4, 6, 7"):
+        runs.execute(longer, home, resume=True, from_round=3, progress=False)
+    done = runs.execute(configured(), home, resume=True, from_round=4, progress=False)
+    assert (done.status, len(done.history)) == ("done", ROUNDS)
+    assert final_model(home) == final_model(whole)
+    aside = {path.name for path in (home / runs.CHECKPOINT).glob("*.set-aside")}
+    assert "round-00000007.safetensors.set-aside" in aside
 
 
 # ---- going on -------------------------------------------------------------------------------------------------------

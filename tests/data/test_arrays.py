@@ -162,8 +162,20 @@ def test_unsorted_columns_are_fine_and_doubled_ones_are_not() -> None:
     inputs = as_dataset(csr([2, 0, 1]), Y[:2]).train.inputs
     assert isinstance(inputs, Sparse)
     assert inputs.dense(torch.arange(2)).tolist() == [[2, 3, 1], [4, 0, 0]]
-    with pytest.raises(ValueError, match=r"^x: has a column more than once in a row"):
+    with pytest.raises(ValueError, match=r"^x: is no valid CSR matrix: columns: row 0 has column 2 more than once"):
         as_dataset(csr([2, 0, 2]), Y[:2])
+    with pytest.raises(ValueError, match=r"^x: is no valid CSR matrix: columns: must lie in \[0, 3\)"):
+        as_dataset(csr([2, 0, 2**32]), Y[:2])
+
+
+def test_numbers_beyond_float32_are_refused() -> None:
+    wide = torch.ones(6, 4, dtype=torch.float64)
+    wide[2, 1] = -1e39
+    for x, y, name in ((wide, Y, "x"), (X, wide, "y"), (scipy.sparse.csr_array(wide.numpy()), Y, "x")):
+        with pytest.raises(ValueError, match=rf"^{name}: must fit into float32, its largest entry is 1e\+39"):
+            as_dataset(x, y)
+    wide[2, 1] = torch.inf  # was none before, either
+    assert as_dataset(wide, Y).train.inputs[2, 1] == torch.inf  # type: ignore[index]
 
 
 BAD: dict[str, tuple[str, dict[str, Any]]] = {
@@ -294,7 +306,7 @@ class InOrder(IterableDataset[Any]):
     [
         ("dataset: must have a length and items by index, got InOrder", InOrder()),
         ("dataset: has no rows", Pairs([])),
-        (r"dataset: item 1 must be a pair \(input, target\), got Tensor", Pairs([(X[0], 0), X[1]])),
+        (r"dataset: item 1 must be a pair \(input, target\) or a dict, got Tensor", Pairs([(X[0], 0), X[1]])),
         (r"dataset: item 0 must be a pair", Pairs([(X[0], 0, 1)])),
         (r"dataset: the input of item 1 must be like the first, .* got .*\(1,\)", Pairs([(X[0], 0), (X[0, :1], 0)])),
         (r"dataset: the target of item 1 must be like the first, torch.int64", Pairs([(X[0], 0), (X[0], 0.5)])),

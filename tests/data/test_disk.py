@@ -12,8 +12,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from fastfed.data import Augment, DataError, Dataset, Examples, Federated, Pixels, Sparse
+from fastfed.data import Augment, DataError, Dataset, Examples, Federated, Pixels, Sparse, disk, fingerprint
 from fastfed.data.disk import open_store, save_store
+from fastfed.data.fingerprint import sampled
 from fastfed.data.partition import dirichlet, iid, natural
 
 ROWS = 12
@@ -59,6 +60,15 @@ def autoencoder() -> Federated:
 
 def empty_bags() -> Federated:
     return iid(Dataset("empty", Examples(Sparse.of(torch.zeros(ROWS, 9)), numbers(2, ROWS).T)), 2)
+
+
+def many_images() -> Federated:
+    rows = 3000
+    return iid(Dataset("many", Examples(Pixels(bytes_of(rows, 1, 4, 4)), torch.arange(rows) % 3)), 3)
+
+
+def many_bags() -> Federated:
+    return iid(Dataset("bags", Examples(bags(500, 40), torch.arange(500) % 3)), 3)
 
 
 KINDS = [images, tags, text, autoencoder, empty_bags]
@@ -187,6 +197,14 @@ def rewrite_header(store: Path, **changed: Any) -> None:
     (store / "store.json").write_text(json.dumps({**header, **changed}))
 
 
+def of_the_first_format(store: Path, fed: Federated, **changed: Any) -> None:
+    """Makes the store what was written before: no digests, no seal, and a fingerprint of a sample."""
+    header = json.loads((store / "store.json").read_text())
+    del header["seal"], header["digests"]
+    before = {**header, "format": "fastfed store 1", "fingerprint": sampled(fed), **changed}
+    (store / "store.json").write_text(json.dumps(before))
+
+
 def truncate(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-1])
 
@@ -197,20 +215,105 @@ def truncate(path: Path) -> None:
         (r"s: there is no such directory", shutil.rmtree),
         (r"s: has no store\.json", lambda s: (s / "store.json").unlink()),
         (r"store\.json: is no JSON", lambda s: truncate(s / "store.json")),
-        (r"store\.json: does not say 'fastfed store 1'", lambda s: rewrite_header(s, format="another")),
+        (r"store\.json: does not say 'fastfed store 2'", lambda s: rewrite_header(s, format="another")),
+        (r"store\.json: its contents are not those", lambda s: rewrite_header(s, train=None)),
+        (r"store\.json: its contents are not those", lambda s: rewrite_header(s, uncounted=[1])),
+        (r"store\.json: its contents are not those", lambda s: rewrite_header(s, seal=None)),
         (r"train\.targets\.npy: there is no such file", lambda s: (s / "train.targets.npy").unlink()),
         (r"train\.inputs\.bytes\.npy: cannot be mapped", lambda s: truncate(s / "train.inputs.bytes.npy")),
         (r"rows\.npy: cannot be mapped", lambda s: (s / "rows.npy").write_bytes(b"")),
         (r"rows\.npy: cannot be mapped", lambda s: (s / "rows.npy").write_bytes(b"nonsense")),
-        (r"s: its parts do not fit together .*targets", lambda s: np.save(s / "train.targets.npy", np.arange(3))),
-        (r"s: its parts do not fit together .*rows", lambda s: np.save(s / "rows.npy", np.arange(12) + 1)),
-        (r"s: its parts do not fit together", lambda s: rewrite_header(s, train=None)),
-        (r"s: its contents are not those", lambda s: np.save(s / "train.targets.npy", np.zeros(12, dtype=np.int64))),
+        (r"rows\.npy: its contents are not those", lambda s: np.save(s / "rows.npy", np.arange(12) + 1)),
+        (r"targets\.npy: its contents are not those", lambda s: np.save(s / "train.targets.npy", np.arange(12)[::-1])),
+        (r"targets\.npy: its contents are not those", lambda s: np.save(s / "train.targets.npy", np.zeros(12, "<i4"))),
     ],
 )
 def test_damage_is_named(tmp_path: Path, problem: str, damage: Any) -> None:
     with pytest.raises(DataError, match=problem):
         open_store(damaged(tmp_path, damage))
+
+
+@pytest.mark.parametrize(
+    ("problem", "damage"),
+    [
+        (r"its parts do not fit together .*targets", lambda s: np.save(s / "train.targets.npy", np.arange(3))),
+        (r"its parts do not fit together .*rows", lambda s: np.save(s / "rows.npy", np.arange(12) + 1)),
+        (r"its parts do not fit together", lambda s: rewrite_header(s, train=None)),
+        (r"its contents are not those", lambda s: np.save(s / "train.targets.npy", np.zeros(12, dtype=np.int64))),
+    ],
+)
+def test_a_store_of_before_is_opened_and_damage_to_it_named(tmp_path: Path, problem: str, damage: Any) -> None:
+    save_store(images(), tmp_path / "s")
+    of_the_first_format(tmp_path / "s", images())
+    assert open_store(tmp_path / "s").fingerprint() == images().fingerprint()
+    damage(tmp_path / "s")
+    with pytest.raises(DataError, match=rf"s: {problem}"):
+        open_store(tmp_path / "s")
+
+
+def change_one(path: Path) -> None:
+    """Another number in an array that has many, far from those that a look at every hundredth row would read."""
+    array = np.load(path)
+    array.reshape(-1)[array.size // 2 + 1] += 1
+    np.save(path, array)
+
+
+@pytest.mark.parametrize(
+    ("make", "name"),
+    [(many_images, "train.inputs.bytes"), (many_images, "train.targets"), (many_bags, "train.inputs.values")],
+)
+def test_one_changed_number_among_many_is_refused(tmp_path: Path, make: Any, name: str) -> None:
+    save_store(make(), tmp_path / "s")
+    open_store(tmp_path / "s")
+    change_one(tmp_path / "s" / f"{name}.npy")
+    with pytest.raises(DataError, match=rf"{name}\.npy: its contents are not those that were saved"):
+        open_store(tmp_path / "s")
+
+
+def count_digests(monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
+    """The tensors whose bytes are read for a digest from now on."""
+    read: list[Tensor] = []
+    pieces = fingerprint._digests
+    monkeypatch.setattr(fingerprint, "_digests", lambda tensor: read.append(tensor) or pieces(tensor))
+    return read
+
+
+def test_a_store_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(disk, "_SETTLED", -1.0)
+    save_store(many_images(), tmp_path / "s")
+    read = count_digests(monkeypatch)
+    first = open_store(tmp_path / "s")
+    arrays = len(list((tmp_path / "s").glob("*.npy")))
+    assert len(read) == arrays
+    told = first.fingerprint()
+    assert open_store(tmp_path / "s").fingerprint() == told
+    assert len(read) == arrays  # neither for the fingerprint, nor by the second opening
+    change_one(tmp_path / "s" / "train.inputs.bytes.npy")
+    with pytest.raises(DataError, match=r"its contents are not those"):
+        open_store(tmp_path / "s")
+
+
+def test_a_file_that_was_just_written_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save_store(many_images(), tmp_path / "s")
+    open_store(tmp_path / "s")
+    read = count_digests(monkeypatch)
+    open_store(tmp_path / "s")
+    assert read
+
+
+@pytest.mark.parametrize("text", ["", "{", "[1]", '{"rows": 3}', "[" * 100_000])
+def test_what_was_checked_is_not_needed(tmp_path: Path, text: str) -> None:
+    save_store(images(), tmp_path / "s")
+    (tmp_path / "s" / "checked.json").write_text(text)
+    assert open_store(tmp_path / "s").fingerprint() == images().fingerprint()
+
+
+def test_what_this_process_writes_to_a_store_changes_its_fingerprint(tmp_path: Path) -> None:
+    save_store(images(), tmp_path / "s")
+    fed = open_store(tmp_path / "s")
+    assert isinstance(fed.examples.targets, Tensor)
+    fed.examples.targets[5] = 0
+    assert fed.fingerprint() != images().fingerprint()
 
 
 def test_only_held_examples_are_saved(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fastfed.data import Augment, Examples, Pixels, Sparse
+from fastfed.data import Augment, Examples, Pixels, Sparse, store
 
 DTYPES = (torch.float32, torch.float64)
 ROWS = torch.tensor([4, 0, 4, 2])
@@ -90,6 +90,7 @@ def sparse_of(**changed: Any) -> Sparse:
         ("columns", lambda: sparse_of(columns=torch.tensor([0, 5, 1], dtype=torch.int32))),
         ("columns", lambda: sparse_of(columns=torch.tensor([0, 1], dtype=torch.int32))),
         ("columns", lambda: sparse_of(columns=torch.tensor([0, 4, 1]))),
+        ("columns", lambda: sparse_of(columns=torch.tensor([4, 4, 1], dtype=torch.int32))),
         ("values", lambda: sparse_of(values=torch.ones(3).double())),
         ("bytes", lambda: Pixels(torch.zeros(2, 1, 3, 3))),
         ("bytes", lambda: Pixels(torch.zeros(2, 9, dtype=torch.uint8))),
@@ -115,6 +116,25 @@ def sparse_of(**changed: Any) -> Sparse:
 def test_bad_input_is_named(name: str, make: Any) -> None:
     with pytest.raises((TypeError, ValueError), match=f"^{name}: "):
         make()
+
+
+@pytest.mark.parametrize("piece", [1, 3, 1 << 20])
+def test_a_column_twice_in_any_row_is_found(piece: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store, "_PIECE", piece)
+    starts = torch.tensor([0, 0, 3, 3, 5, 9, 9])
+    for columns, row, column in (
+        ([2, 0, 1, 1, 2, 3, 1, 4, 0], None, None),  # of other rows, columns are others
+        ([2, 0, 2, 1, 2, 3, 1, 4, 0], 1, 2),
+        ([2, 0, 1, 1, 1, 3, 1, 4, 0], 3, 1),
+        ([2, 0, 1, 1, 2, 3, 1, 4, 3], 4, 3),
+        ([0, 1, 2, 0, 1, 0, 1, 4, 4], 4, 4),
+    ):
+        given = {"starts": starts, "columns": torch.tensor(columns, dtype=torch.int32), "values": torch.ones(9)}
+        if row is None:
+            assert len(sparse_of(**given)) == 6
+            continue
+        with pytest.raises(ValueError, match=f"^columns: row {row} has column {column} more than once; add up"):
+            sparse_of(**given)
 
 
 def test_arrays_of_numpy_are_sent_where_they_are_taken() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable
@@ -17,6 +18,7 @@ import torch
 
 import fastfed as ff
 from fastfed.data import Augment, DataError, Dataset, Examples, Pixels, Sparse
+from fastfed.data.loaders import tff_file
 from fastfed.data.loaders.stackoverflow import stack_overflow_nwp, stack_overflow_tags
 from fastfed.data.loaders.text import CHARACTERS, character_sequences
 from fastfed.data.loaders.tff import federated_cifar100, federated_emnist, federated_shakespeare
@@ -219,7 +221,7 @@ def test_users_are_drawn_at_random(tmp_path: Path) -> None:
         assert drawn == tuple(sorted(set(drawn)))
     assert stack_overflow_tags(tmp_path, clients=6, seed=1).client_names == names[1]
     assert stack_overflow_nwp(tmp_path, clients=6).client_names == names[0]
-    drawn_often = (stack_overflow_nwp(tmp_path, clients=6, seed=seed).client_names for seed in range(300))
+    drawn_often = (tff_file._chosen(tuple(people), 6, seed) for seed in range(300))
     often = Counter(name for drawn in drawn_often for name in drawn)
     assert min(often.values()) > 55  # 90 each, but for chance (a standard deviation is 8)
     assert max(often.values()) < 125
@@ -350,19 +352,104 @@ def test_bad_arguments_are_named(name: str, tmp_path: Path) -> None:
 
 
 def test_files_are_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where the second file is wrong: an open HDF5 file cannot be written by others."""
+    """Also where the second file is wrong: each is open in a process of its own, and an open file cannot be written by
+    others."""
     stack_overflow(tmp_path)
-    opened: list[h5py.File] = []
+    opened: list[subprocess.Popen[bytes]] = []
 
-    class Watched(h5py.File):
-        def __init__(self, *args: Any) -> None:
-            super().__init__(*args)
+    class Watched(subprocess.Popen[bytes]):
+        def __init__(self, *args: Any, **options: Any) -> None:
+            super().__init__(*args, **options)
             opened.append(self)
 
-    monkeypatch.setattr(h5py, "File", Watched)
+    monkeypatch.setattr(subprocess, "Popen", Watched)
     stack_overflow_nwp(tmp_path)
     (tmp_path / "stackoverflow_test.h5").write_bytes(b"nothing")
     with pytest.raises(DataError):
         stack_overflow_nwp(tmp_path)
-    assert len(opened) == 3
-    assert not any(opened)  # a closed file is false
+    assert len(opened) == 4
+    assert all(process.poll() is not None for process in opened)
+
+
+# ---- files that would not let go ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def writable(tmp_path: Path) -> Callable[[Callable[[Any], None]], Path]:
+    """Federated EMNIST whose training file has one client, `a`, as a function makes it."""
+
+    def write_client(make: Callable[[Any], None]) -> Path:
+        emnist(tmp_path)
+        with h5py.File(tmp_path / "fed_emnist_train.h5", "w") as file:
+            make(file.create_group("examples/a"))
+        return tmp_path
+
+    return write_client
+
+
+def _label(group: Any) -> None:
+    group["label"] = np.array([1])
+
+
+def _external(group: Any) -> None:
+    _label(group)
+    group.create_dataset("pixels", (1, 28, 28), "f4", external=[("/etc/hostname", 0, h5py.h5f.UNLIMITED)])
+
+
+def _virtual(group: Any) -> None:
+    _label(group)
+    layout = h5py.VirtualLayout((1, 28, 28), "f4")
+    layout[0] = h5py.VirtualSource("elsewhere.h5", "pixels", (28, 28))
+    group.create_virtual_dataset("pixels", layout)
+
+
+def _linked(group: Any) -> None:
+    _label(group)
+    group["pixels"] = h5py.ExternalLink("elsewhere.h5", "/pixels")
+
+
+def _hollow(group: Any) -> None:
+    group.create_dataset("label", (3_000_000_000,), "i8", chunks=(1000,))
+    group.create_dataset("pixels", (3_000_000_000, 28, 28), "f4", chunks=(1, 28, 28))
+
+
+def _empty(group: Any) -> None:
+    _label(group)
+    group["pixels"] = h5py.Empty("f4")
+
+
+@pytest.mark.parametrize(
+    ("make", "problem"),
+    [
+        (_external, "keeps /examples/a/pixels in another file, which is not followed"),
+        (_virtual, "keeps /examples/a/pixels in another file, which is not followed"),
+        (_linked, "has a link to somewhere else at /examples/a/pixels"),
+        (_hollow, "says that /examples/a/pixels has 9,408,000,000,000 bytes, in 0 of the file"),
+        (_empty, "has float32 None as /examples/a/pixels, not 28x28 numbers per example"),
+    ],
+)
+def test_other_files_and_promises_are_not_followed(
+    make: Callable[[Any], None], problem: str, writable: Callable[[Callable[[Any], None]], Path]
+) -> None:
+    with pytest.raises(DataError, match=problem):
+        federated_emnist(writable(make))
+
+
+@pytest.mark.parametrize(
+    ("does", "problem"),
+    [
+        ("while True: pass", r"does not come to an end: HDF5 was at it for 0\.2 seconds"),
+        ("import os; os.kill(os.getpid(), 11)", r"makes HDF5 crash \(SIGSEGV\)"),
+        ("bytes(1 << 40)", "asks for more memory than its size could need"),
+        ("raise ZeroDivisionError('by zero')", r"cannot be read \(ZeroDivisionError: by zero\)"),
+    ],
+)
+def test_what_hdf5_does_with_a_damaged_file_is_told(
+    does: str, problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    emnist(tmp_path)
+    (tmp_path / "h5py.py").write_text(f"def File(*args):\n    {does}\n")  # a library that behaves so
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(tff_file, "_SECONDS", 0.2)
+    with pytest.raises(DataError, match=problem):
+        federated_emnist(tmp_path)

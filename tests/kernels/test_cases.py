@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,16 @@ import torch
 from fastfed import kernels
 
 from .agreement import assert_runs_agree
-from .cases import CLIENT_CASES, CLIENT_OPTIONS, SERVER_CASES, SERVER_OPTIONS, Snapshot, run_client, run_server
+from .cases import (
+    CLIENT_CASES,
+    CLIENT_OPTIONS,
+    SERVER_CASES,
+    SERVER_OPTIONS,
+    ClientCase,
+    Snapshot,
+    run_client,
+    run_server,
+)
 
 RUNS = {
     **{case.id: (run_server, case) for case in SERVER_CASES},
@@ -29,6 +39,15 @@ def test_every_rule_has_cases() -> None:
     assert CLIENT_OPTIONS.keys() == kernels.CLIENT_RULES.keys()
     assert {case.rule for case in SERVER_CASES} == kernels.SERVER_RULES.keys()
     assert {case.rule for case in CLIENT_CASES} == kernels.CLIENT_RULES.keys()
+
+
+@pytest.mark.parametrize("case", [case for case in CLIENT_CASES if "floor" in case.options], ids=lambda case: case.id)
+def test_cases_with_a_floor_have_steps_below_it_and_above(case: ClientCase) -> None:
+    """Clients: now and then below, never, never with a gradient."""
+    x = [shot["x"] for shot in run_client(case, "reference", torch.float64)]
+    stood = torch.stack([(after == before).all(1) for before, after in pairwise(x)])
+    assert stood[:, 0].tolist() == [True, False]
+    assert not stood[:, 1].any()
 
 
 @lru_cache(maxsize=4)

@@ -6,9 +6,12 @@ What the kernels compute is tested by the case table: ``FASTFED_CUDA_HOST=1 pyte
 from __future__ import annotations
 
 import ctypes
+import getpass
+import os
 import re
 import shutil
 import subprocess
+import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -28,6 +31,42 @@ STEMS = [file.stem for file in sources.kernel_files()]
 
 needs_nvcc = pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not on PATH")
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not on PATH")
+
+# ---- where compiled kernels are kept --------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def fallback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder in the temporary directory, where no other can be written to."""
+    monkeypatch.delenv(sources.CACHE_VARIABLE, raising=False)
+    monkeypatch.setattr(Path, "home", lambda: Path("/proc/nobody"))
+    monkeypatch.setattr(tempfile, "gettempdir", lambda: str(tmp_path))
+    return tmp_path / f"fastfed-{getpass.getuser()}"
+
+
+def test_the_fallback_folder_is_ours_alone(fallback: Path) -> None:
+    assert sources.cache_folder() == fallback == sources.cache_folder()
+    assert fallback.stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize("what", ["writable by all", "writable by a group", "a link", "another's"])
+def test_a_fallback_folder_that_others_write_to_is_refused(
+    what: str, fallback: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if what == "a link":
+        (tmp_path / "theirs").mkdir(mode=0o700)
+        fallback.symlink_to(tmp_path / "theirs")
+    else:
+        fallback.mkdir()
+        fallback.chmod({"writable by all": 0o777, "writable by a group": 0o770}.get(what, 0o700))
+    if what == "another's":
+        user = os.getuid()
+        monkeypatch.setattr(os, "getuid", lambda: user + 1)
+    with pytest.raises(
+        OSError, match=r"others can write to it, and what is in it is run; name a folder by FASTFED_CACHE"
+    ):
+        sources.cache_folder()
+
 
 # ---- nvcc -----------------------------------------------------------------------------------------------------------
 

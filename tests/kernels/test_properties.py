@@ -156,6 +156,19 @@ def test_sps_does_not_hide_a_loss_that_is_not_finite(backend: str) -> None:
     assert x[[0, 2]].isfinite().all()
 
 
+@pytest.mark.parametrize("lr_max", [None, 0.3])
+def test_sps_below_f_star_stands_still(backend: str, lr_max: float | None) -> None:
+    """It would go up the hill otherwise."""
+    x, before = normal(0, 4, 77), normal(0, 4, 77)
+    loss = torch.tensor([0.05, 0.1, -3.0, 3.0], dtype=torch.float64)
+    state = kernels.client_state("sps", x)
+    kernels.client_step("sps", x, normal(1, 4, 77), state, loss=loss, f_star=0.1, lr_max=lr_max, backend=backend)
+    assert torch.equal(x[:3], before[:3])
+    assert state["lr"].flatten().tolist()[:3] == [0.0] * 3
+    assert float(state["lr"].flatten()[3]) > 0
+    assert not torch.equal(x[3], before[3])
+
+
 # ---- aggregation ----------------------------------------------------------------------------------------------------
 
 FURTHER: dict[str, dict[str, Any]] = {"adam": {"second_moment_of": "delta"}, "ams": {"bias_correction": True}}

@@ -166,7 +166,7 @@ def test_a_change_of_any_byte_is_noticed(tmp_path: Path) -> None:
     assert checkpoint.read(tmp_path)[0]["round"] == 0
 
 
-def test_a_checkpoint_waits_for_the_disk_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_checkpoint_waits_for_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = []
 
     def fsync(file: int) -> None:
@@ -176,7 +176,8 @@ def test_a_checkpoint_waits_for_the_disk_once(tmp_path: Path, monkeypatch: pytes
     sim = simulation()
     sim.run(rounds=1, evaluate_every=0, progress=False)
     path = sim.save(tmp_path)
-    assert found == [(path.stat().st_size, set())]  # all of it, before it has its name
+    assert found[0] == (path.stat().st_size, set())  # all of it, before it has its name
+    assert [there for _, there in found[1:]] == [{1}]
 
 
 @pytest.mark.parametrize("length", [0, 5, 8, 100, -8, -1])
@@ -185,6 +186,20 @@ def test_a_file_that_ends_too_early_is_noticed(length: int, tmp_path: Path) -> N
     path.write_bytes(path.read_bytes()[:length])
     with pytest.raises(DamagedCheckpoint, match=r"round-00000000.safetensors: damaged .* There is none before it"):
         ff.Simulation.resume(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["", "[" * 100_000, '{"manifest": 3}', "[]"])
+def test_a_file_that_is_called_almost_as_a_checkpoint(text: str, tmp_path: Path) -> None:
+    sim = simulation()
+    sim.save(tmp_path)
+    odd = tmp_path / "round-x.json"
+    odd.write_text(text)
+    with pytest.raises(DamagedCheckpoint, match=r"round-x.json: damaged .*A checkpoint is called round-00000120.safe"):
+        checkpoint.read(odd)
+    sim.step()
+    sim.saved.save(sim, tmp_path, keep=1)  # which looks through the directory
+    assert checkpoint.newest(tmp_path).name == "round-00000001.safetensors"
+    assert odd.exists()
 
 
 def test_another_format_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

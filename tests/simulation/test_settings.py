@@ -79,6 +79,10 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"compression": ff.compression.Sign(), "exchange": SCAFFOLD}, "compression: is for deltas"),
     ({"client": Blend([Part(SGD)], lambda of: 0, resources=[1, 2])}, "resources: must be one for each of the 12"),
     ({"client": Blend([Part(SGD, steps=2)]), "epochs": 1, "across_epochs": True}, "across_epochs: the parts"),
+    ({"weights": [1e308] * 12}, r"weights: must be a number from 0 to 1e+30, got 1e+308 for client 0"),
+    ({"weights": [1.0] * 11 + [float("nan")]}, r"weights: must be a number from 0 to 1e+30, got nan for client 11"),
+    ({"weights": [1.0] * 11}, "weights: must be 'examples', 'uniform' or 12 finite numbers >= 0, one per client"),
+    ({"weights": [0.0] * 12}, "weights: must be > 0 for at least one client"),
     ({"batches": "shuffled"}, "batches: must be 'epochs' or 'drawn', got 'shuffled'"),
     (
         {"cohort": None, "timing": ff.timing.EventDriven(4, 2, epochs=1, randomness=2), "across_epochs": True},
@@ -96,7 +100,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("settings", "says"), REFUSED, ids=[says for _, says in REFUSED])
 def test_what_does_not_go_together_is_refused(settings: dict[str, Any], says: str) -> None:
-    with pytest.raises((ValueError, TypeError), match=says.replace("(", r"\(")):
+    with pytest.raises((ValueError, TypeError), match=says.replace("(", r"\(").replace("+", r"\+")):
         ff.Simulation(small_model(), small_federation(), **({"client": SGD, "cohort": 3} | settings))
 
 
@@ -105,7 +109,10 @@ def test_what_does_not_go_together_is_refused(settings: dict[str, Any], says: st
     [
         (lambda: Part("sgd"), "client: must be an optimizer"),  # type: ignore[arg-type]
         (lambda: Part(SGD, share=-1), "share: must be"),
+        (lambda: Part(SGD, share=1e308), r"share: must be a number from 0 to 1e\+30, got 1e\+308"),
         (lambda: Part(SGD, weight=float("nan")), "weight: must be"),
+        (lambda: Part(SGD, weight=1e308), r"weight: must be a number from 0 to 1e\+30, got 1e\+308"),
+        (lambda: ff.plan.Sampled(2, shares=[1, 1e308]), r"shares: must be a number from 0 to 1e\+30, got 1e\+308 for"),
         (lambda: Part(SGD, steps=2, epochs=1), "epochs: give either"),
         (lambda: Part(SGD, steps=0), "steps: must be a whole number >= 1"),
         (lambda: Part(SGD, epochs=-1), "epochs: must be > 0"),

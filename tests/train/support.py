@@ -37,9 +37,10 @@ def simd_levels() -> list[Any]:
     ]
 
 
-def printed_at(level: str, program: str) -> list[str]:
-    """The lines that a Python program prints at this SIMD level; the test is skipped where the processor has it not."""
-    environment = {**os.environ, "FASTFED_SIMD": level}
+def printed_at(level: str, program: str, **asked: str) -> list[str]:
+    """The lines that a Python program prints at this SIMD level, with what is `asked` for in its environment; the test
+    is skipped where the processor has not that level."""
+    environment = {**os.environ, **asked, "FASTFED_SIMD": level}
     done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False)
     if "this processor has no" in done.stderr or "must be one of" in done.stderr:
         pytest.skip(f"{level} does not run here: {done.stderr.strip().splitlines()[-1]}")

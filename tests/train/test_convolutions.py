@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 import torch
+
+from fastfed.data import Examples
+from fastfed.train.native import Native
 
 from .agreement import SIZES, Case, assert_close, run, why_not
 from .support import printed_at, simd_levels
 
 pytestmark = pytest.mark.skipif(why_not("native") is not None, reason=str(why_not("native")))
 
-# Prints, for every shape, how far the outputs and one step are from float64, relative to their size. The layer under
-# test lies behind another convolution, whose step shows what the layer gave back to its input.
+WAYS = ("winograd", "direct", "unrolled")
+
+# Prints, for every shape, the way that it took, and how far the outputs and one step are from float64, relative to
+# their size. The layer under test lies behind another convolution, whose step shows what the layer gave to its input.
 PROGRAM = """
 import copy, itertools, torch
 import torch.nn.functional as F
@@ -77,17 +84,34 @@ for number, (size, channels, out, kernel, stride, padding) in enumerate(shapes()
     moved = packing.views(step.delta)
     errors = [close(found, outputs.detach())]
     errors += [close(moved[name], -parameter.grad) for name, parameter in double.named_parameters()]
-    print((size, channels, out, kernel, stride, padding), *errors, sep="|")
+    print((size, channels, out, kernel, stride, padding), native._core.ways()[1], *errors, sep="|")
 """
 
 
 @pytest.mark.parametrize("level", simd_levels())
-def test_every_way_of_every_shape(level: str) -> None:
+@pytest.mark.parametrize("way", ["", *WAYS])
+def test_every_way_of_every_shape(way: str, level: str) -> None:
     """A product that is lost or counted twice, or a pixel beyond the border, is of order 0.01 and more."""
-    lines = [line.split("|") for line in printed_at(level, PROGRAM)]
+    lines = [line.split("|") for line in printed_at(level, PROGRAM, FASTFED_CONVOLUTION=way)]
     assert len(lines) > 200
-    for shape, *errors in lines:
-        assert all(float(error) < 1e-5 for error in errors), (shape, errors)
+    taken = Counter(line[1] for line in lines)
+    if way == "winograd":  # the shapes that can go it at all; the others go unrolled
+        assert set(taken) == {way, "unrolled"}
+        assert taken[way] > 100
+    else:
+        assert set(taken) == ({way} if way else set(WAYS))
+    for shape, _, *errors in lines:
+        assert all(float(error) < 5e-5 for error in errors), (shape, way, errors)
+
+
+def test_a_way_that_there_is_not_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FASTFED_CONVOLUTION", "fourier")
+    examples = Examples(torch.zeros(1, 1, 4, 4), torch.zeros(1, dtype=torch.int64))
+    module = torch.nn.Sequential(torch.nn.Conv2d(1, 2, 3), torch.nn.Flatten(), torch.nn.Linear(8, 2))
+    with pytest.raises(
+        ValueError, match="FASTFED_CONVOLUTION: must be one of winograd, direct, unrolled, got 'fourier'"
+    ):
+        Native(module, "cross_entropy", examples)
 
 
 @pytest.mark.parametrize("clients", [1, 3])

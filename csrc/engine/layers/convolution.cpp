@@ -2,11 +2,16 @@
 #include "engine/layers/convolution.h"
 
 #include <algorithm>
+#include <cstdlib>
+#include <stdexcept>
+#include <string>
 
 #include "simd/products.h"
 
 namespace fastfed {
 namespace {
+
+constexpr char kDirect[] = "direct", kUnrolled[] = "unrolled";
 
 void fill_pixels(Size pixels, Size channels, const float* bias, float* to) {
   for (Size p = 0; p < pixels; ++p) std::copy(bias, bias + channels, to + p * channels);
@@ -19,6 +24,8 @@ void fill_pixels(Size pixels, Size channels, const float* bias, float* to) {
 class DirectConvolution : public Convolution {
  public:
   using Convolution::Convolution;
+
+  const char* way() const override { return kDirect; }
 
   static bool suits(const Spec& spec) {
     constexpr Size kWide = 8, kDeep = 2048;
@@ -109,6 +116,8 @@ class UnrolledConvolution : public Convolution {
  public:
   using Convolution::Convolution;
 
+  const char* way() const override { return kUnrolled; }
+
   void forward(const Frame& f, Size first, Size count) const override {
     const float* windows = unrolled(f, first, count);
     float* result = y(f, first);
@@ -169,9 +178,21 @@ class UnrolledConvolution : public Convolution {
   }
 };
 
+// FASTFED_CONVOLUTION=winograd|direct|unrolled: shapes go that way if they can at all. For benchmarks and tests.
+std::string asked_way() {
+  const char* asked = std::getenv("FASTFED_CONVOLUTION");
+  const std::string way = asked ? asked : "";
+  if (way.empty() || way == kWinograd || way == kDirect || way == kUnrolled) return way;
+  throw std::invalid_argument(std::string("FASTFED_CONVOLUTION: must be one of ") + kWinograd + ", " + kDirect + ", " +
+                              kUnrolled + ", got '" + way + "'");
+}
+
 std::unique_ptr<Layer> make_convolution(Spec spec) {
-  if (suits_winograd(spec)) return make_winograd_convolution(std::move(spec));
-  if (DirectConvolution::suits(spec)) return make<DirectConvolution>(std::move(spec));
+  const std::string asked = asked_way();
+  if (asked.empty() ? suits_winograd(spec) : asked == kWinograd && can_winograd(spec))
+    return make_winograd_convolution(std::move(spec));
+  if (asked.empty() ? DirectConvolution::suits(spec) : asked == kDirect)
+    return make<DirectConvolution>(std::move(spec));
   return make<UnrolledConvolution>(std::move(spec));
 }
 

@@ -76,7 +76,9 @@ class Convolution : public Layer {
   float* inside(float* room, Size row) const { return room + (row + pad_h_) * line() + pad_w_ * in().channels; }
 };
 
-// By Winograd's transforms (winograd.cpp), where they suit the shape.
+// By Winograd's transforms (winograd.cpp): shapes that can go this way, and those for which it is the best.
+constexpr char kWinograd[] = "winograd";
+bool can_winograd(const Spec& spec);
 bool suits_winograd(const Spec& spec);
 std::unique_ptr<Layer> make_winograd_convolution(Spec spec);
 

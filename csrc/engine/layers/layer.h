@@ -178,6 +178,8 @@ class Layer {
   virtual std::vector<Size> param_sizes() const { return {}; }
   // The multiplications of an example's forward pass that threads can share.
   virtual double multiplications() const { return 0.0; }
+  // The name of its way, where shapes decide among several; "" where there is one.
+  virtual const char* way() const { return ""; }
   // Where those of the running statistics end that it uses.
   virtual Size statistics_end() const { return 0; }
   // Where those of the constants end that it reads besides parameters.

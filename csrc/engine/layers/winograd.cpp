@@ -109,6 +109,8 @@ class WinogradConvolution : public Convolution {
         back_(out(), in(), kWindow - 1 - pad_h_, kWindow - 1 - pad_w_, exact_tile()),
         learning_(in(), out(), pad_h_, pad_w_, quick_tile(out())) {}
 
+  const char* way() const override { return kWinograd; }
+
   void begin_forward(const Frame& f) const override { keep_weight(f, ahead_); }
   void begin_backward(const Frame& f) const override {
     if (wants()) keep_weight(f, back_);
@@ -281,13 +283,16 @@ class WinogradConvolution : public Convolution {
 
 }  // namespace
 
-bool suits_winograd(const Spec& spec) {
+bool can_winograd(const Spec& spec) {
   const auto is = [&](const char* name, Size value) { return spec.whole(name) == value; };
-  const Shape& image = spec.output_shape;
-  if (products_of(image, exact_tile().outputs) >= kTaps * image.rows) return false;
   return is("kernel_h", kWindow) && is("kernel_w", kWindow) && is("stride_h", 1) && is("stride_w", 1) &&
          spec.whole("pad_h") < kWindow && spec.whole("pad_w") < kWindow && spec.input_shapes[0].channels % kLane == 0 &&
          spec.output_shape.channels % kLane == 0;
+}
+
+bool suits_winograd(const Spec& spec) {
+  const Shape& image = spec.output_shape;
+  return can_winograd(spec) && products_of(image, exact_tile().outputs) < kTaps * image.rows;
 }
 
 std::unique_ptr<Layer> make_winograd_convolution(Spec spec) { return make<WinogradConvolution>(std::move(spec)); }

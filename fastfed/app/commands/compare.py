@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -131,14 +132,18 @@ def _readable(differences: Grid) -> Grid:
 
 def _told(order: list[Summary], metric: str | None, target: float | None) -> dict[str, Any]:
     from ..report import differing
-    from ..report.entries import tells_apart
+    from ..report.entries import own_metrics, tells_apart
 
     firsts = [one.group.entries[0] for one in order]
     found = {key: values for key, values in differing(firsts).items() if tells_apart(key)}
-    return {"metric": metric, "target": target, "runs": [_row(one) for one in order], "differences": found}
+    own = own_metrics([one.group for one in order], metric)
+    rows = [_row(one, own) for one in order]
+    return {"metric": metric, "target": target, "runs": rows, "differences": found}
 
 
-def _row(one: Summary) -> dict[str, Any]:
+def _row(one: Summary, own: Sequence[str]) -> dict[str, Any]:
+    from ..report.summary import final_of
+
     return {
         "label": one.group.label,
         "names": [entry.name for entry in one.group.entries],
@@ -146,6 +151,7 @@ def _row(one: Summary) -> dict[str, Any]:
         "status": one.status,
         "final": _estimate(one.final),
         "best": _estimate(one.best),
+        **({"metrics": {column: _estimate(final_of(one.group, column)) for column in own}} if own else {}),
         "rounds": one.rounds,
         "rounds_to_target": one.reached,
         "bytes_to_target": _estimate(one.bytes_to_target),

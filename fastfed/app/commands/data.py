@@ -1,4 +1,4 @@
-"""`fastfed data list | check | show | features`: what data there is, and who has what of it."""
+"""`fastfed data list | get | check | show | features`: what data there is, and who has what of it."""
 
 from __future__ import annotations
 
@@ -72,6 +72,68 @@ def _partitions() -> Iterator[str]:
 
     for name, deal in PARTITIONS.items():
         yield f"{name} ({', '.join(_keys(deal))})"
+
+
+# ---- get ------------------------------------------------------------------------------------------------------------
+
+
+@app.command()
+def get(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A data set; `fastfed data list` shows them.")],
+    to: Annotated[Path | None, typer.Option(help="The directory to put it into. Default: data/NAME.")] = None,
+    base: Annotated[
+        str | None, typer.Option("--from", metavar="ADDRESS", help="Another address of the same files, file:// too.")
+    ] = None,
+) -> None:
+    """Download a data set, and check its files.
+
+    Only files whose digests are published are downloaded; of other data sets it says what to fetch, and from where, as
+    it does where there is no network. The directory is what data.root names, or --data DIR.
+
+    Example: fastfed data get fashion_mnist --to ~/data/fashion
+    """
+    from ...checks import nearest
+    from ...data.fetching import DOWNLOADS, FetchError, fetch
+    from ..config.kinds import LOADERS
+
+    if name not in LOADERS:
+        hint = nearest(name, tuple(LOADERS))
+        raise typer.BadParameter(f"no data set {name!r} (`fastfed data list` shows them).{hint}", param_hint="NAME")
+    home = Path("data") / name if to is None else to.expanduser()
+    if name not in DOWNLOADS:
+        complain(_what_to_fetch(name, home))
+        raise typer.Exit(FAILED)
+    try:
+        fetch(name, home, base, lambda line: say(line, stderr=True))
+    except (FetchError, OSError) as error:
+        complain(first_line(error))
+        raise typer.Exit(FAILED) from None
+    load = LOADERS[name]
+    problem = _try(load, {"root": home})
+    if problem is None or problem[0] is not None:
+        why = "no file of it is there" if problem is None else problem[0]
+        complain(f"{home}: what was downloaded does not load: {why}")
+        raise typer.Exit(FAILED)
+    say(f'{name}: {problem[1]} examples in {home.resolve()}; in a file, data.root = "{home}"')
+
+
+def _what_to_fetch(name: str, home: Path) -> str:
+    """Of a data set that is not downloaded, what its loader wants."""
+    from ...data import DataError
+    from ..config.kinds import LOADERS
+    from ..config.source import directories
+
+    places = directories(LOADERS[name])
+    if not places:
+        return f"{name}: needs no files"
+    try:
+        LOADERS[name](**{places[0]: home / "nothing"})
+    except DataError as error:
+        wanted = str(error).partition("Expected ")[2]
+        return f"{name}: is not downloaded by FastFed. Put into {home}: {wanted}"
+    except (TypeError, ValueError, ImportError):
+        pass
+    return f"{name}: reads files of your own"
 
 
 # ---- check ----------------------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 File = Annotated[Path, typer.Argument(metavar="FILE.toml", help="The configuration; `fastfed init` writes one.")]
 Sets = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="As in server.lr=0.1; repeatable.")]
+_CHECKPOINT = re.compile(r"(?:round-)?(\d+)(?:\.safetensors|\.json)?")
 DataOption = Annotated[
     list[str] | None,
     typer.Option(
@@ -52,6 +54,9 @@ def run(
     data: DataOption = None,
     out: Annotated[Path | None, typer.Option(help="The run's directory. Default: runs/ and the file's name.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run that is there.")] = False,
+    from_: Annotated[
+        str | None, typer.Option("--from", help="With --resume: the checkpoint to go on from, as in round-120.")
+    ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="Say nothing unless it fails.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print every round as a JSON object on a line.")] = False,
     threads: Annotated[int | None, typer.Option(min=1, help="Threads; they change no result.")] = None,
@@ -64,6 +69,7 @@ def run(
 
     The directory gets the configuration with every default stated, a row per round, checkpoints, and what it ran on.
     Ctrl-C leaves a checkpoint (exit code 130); the same command with --resume goes on to the same bits.
+    With --from round-120 it goes back to that checkpoint first; later ones are set aside.
 
     On several processes: torchrun --nproc-per-node 4 -m fastfed run digits.toml, to the same bits.
 
@@ -79,7 +85,7 @@ def run(
         config = _loaded(ranks, file, given, data or (), centralised)
         says = Says(quiet, as_json, ranks is None or ranks.is_first)
         with live(is_live and says.first, home):
-            _run(config, home, resume, says)
+            _run(config, home, resume, _round(from_, resume), says)
 
 
 def _loaded(ranks: Ranks | None, file: Path, given: list[str], data: Sequence[str], centralised: bool) -> Config:
@@ -120,17 +126,31 @@ def _one_voice(ranks: Ranks | None) -> Iterator[None]:
         raise typer.Exit(FAILED) from None
 
 
-def _run(config: Config, home: Path, resume: bool, says: Says) -> None:
+def _round(named: str | None, resume: bool) -> int | None:
+    """The round of a checkpoint that is named by it."""
+    from ..config import ConfigError
+
+    if named is None:
+        return None
+    found = _CHECKPOINT.fullmatch(named)
+    if found is None:
+        raise ConfigError(f"--from: must name a checkpoint, as in round-120, got {named!r}")
+    if not resume:
+        raise ConfigError("--from: goes on from a checkpoint of a run that is there; give --resume, too")
+    return int(found[1])
+
+
+def _run(config: Config, home: Path, resume: bool, from_round: int | None, says: Says) -> None:
     from .. import runs
 
     if resume and not runs.on_first(lambda: runs.holds_run(home)):
         if says.much:
             complain(f"{home}: holds no run to go on with; it starts from the beginning")
-    elif resume and runs.on_first(lambda: runs.is_finished(config, home)):
+    elif resume and from_round is None and runs.on_first(lambda: runs.is_finished(config, home)):
         if says.much:
             _conclude(runs.read(home), says.as_json, f"{home}: this run is finished; nothing was left to do")
         return
-    _carry_out(config, home, resume, says)
+    _carry_out(config, home, resume, from_round, says)
 
 
 def default_home(folder: str, file: Path, data: Sequence[str] | None) -> Path:
@@ -138,12 +158,13 @@ def default_home(folder: str, file: Path, data: Sequence[str] | None) -> Path:
     return Path(folder) / (f"{file.stem}-synthetic" if "synthetic" in (data or ()) else file.stem)
 
 
-def _carry_out(config: Config, home: Path, resume: bool, says: Says) -> None:
+def _carry_out(config: Config, home: Path, resume: bool, from_round: int | None, says: Says) -> None:
     from .. import runs
 
     try:
         with _rows_on_stdout(home) if says.as_json and says.first else nullcontext():
-            done = runs.execute(config, home, resume=resume, progress=False if says.quiet or says.as_json else None)
+            quietly = False if says.quiet or says.as_json else None
+            done = runs.execute(config, home, resume=resume, from_round=from_round, progress=quietly)
     except KeyboardInterrupt:
         if says.first:
             _tell_of_interruption(home, says)
@@ -167,6 +188,8 @@ def _tell_of_interruption(home: Path, says: Says) -> None:
 
 def _conclude(run: Run, as_json: bool, sentence: str | None = None) -> None:
     """The summary; with --json, standard output is left to the rounds."""
+    for note in run.info.get("notes", ()) if as_json else ():  # elsewhere they are told when they come up
+        complain(note)
     if sentence is not None:
         complain(sentence)
     show_table(summary(run), stderr=as_json)
@@ -199,8 +222,6 @@ def summary(run: Run) -> Table:
         "seconds": f"{run.info['seconds']:.1f}",
         "executor": f"{run.info['executor']}, {_processes(run)}{counted(run.info['threads'], 'thread')}",
     }
-    if run.info["executor"] == "eager":
-        rows["why eager"] = run.info["why"]
     for key, value in rows.items():
         table.add_row(key, escape(str(value)))
     return table

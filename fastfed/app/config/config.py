@@ -17,12 +17,13 @@ from ...simulation import Simulation
 from . import document as documents
 from . import logs, running
 from . import method as methods
+from .document import FROM, names_module
 from .errors import ConfigError, in_file, keyed
 from .kinds import METHODS, find, name_of
 from .options import arguments_of, without_none, written
-from .own_model import OwnModel
+from .own import OwnFunction, OwnPart
 from .parts import BLEND, CHOICES, SERVER, make_blend, make_privacy, write_client
-from .source import PATHS, Data, Source, check_fit, make_model, model_source
+from .source import PATHS, Data, Model, Source, check_fit, make_model
 from .stand_ins import check_data, with_data
 
 _KEYS = (
@@ -36,7 +37,7 @@ CHANGE_NO_RESULT = (
     "run.checkpoint_every",
     "run.keep",
     "run.evaluate_training",
-    f"model.{documents.FROM}",
+    *(f"{table}.{FROM}" for table in (*documents.NAMED, documents.RUN)),
     *logs.KEYS,
     *PATHS,
 )
@@ -49,17 +50,19 @@ class Config:
     left out.
 
     `method_options` are what the method was called with: its own switches, and the rules it leaves open. `name` is how
-    a run is called, None for the name of its directory.
+    a run is called, None for the name of its directory. `own` are the parts that the user's own functions make, by
+    their tables.
     """
 
     name: str | None
     method: str | None
     method_options: Mapping[str, Any]
     data: Data
-    model: Source | OwnModel
+    model: Model
     settings: Mapping[str, Any]
     run_settings: Mapping[str, Any]
     loggers: Mapping[str, Logger] = field(default_factory=dict)
+    own: Mapping[str, OwnPart | running.OwnFunctions] = field(default_factory=dict)
 
     @property
     def seed(self) -> int:
@@ -77,9 +80,11 @@ class Config:
     def simulation(self, fed: Federation | None = None) -> Simulation:
         """The simulation; `fed` where the data is loaded already."""
         self._check_device()
+        for one in self.own.values():
+            one.check()
         fed = self.federation() if fed is None else fed
         model = self.make_model()
-        check_fit(model, fed, running.write(self.settings)["loss"])
+        check_fit(model, fed, self.settings.get("loss", "cross_entropy"))
         try:
             sim = Simulation(model, fed, **self.settings)
             no_rounds = {"rounds": 0} if self._counts else {}
@@ -126,16 +131,24 @@ class Config:
         tables["data"] = self.data.written()
         tables["model"] = {"name": self.model.name, **self.model.arguments()}
         tables["client"] = self._client_table()
-        tables["server"] = SERVER.written(self.settings["server"])
+        tables["server"] = SERVER.written(self.settings["server"]) if "server" not in self.own else {}
         tables["run"] = running.write({**self.settings, **self.run_settings})
         schedules = running.write_schedules(self.settings)
         if schedules:
             tables["schedule"] = schedules
         told = {logs.LOG: logs.write(self.loggers)} if self.loggers else {}
-        return tables | self._further_tables() | told
+        tables |= self._further_tables()
+        parts = {name: {**tables.get(name, {}), **one.written()} for name, one in self.own.items()}
+        return tables | parts | told
+
+    def given_again(self) -> dict[str, Any]:
+        """The settings that a checkpoint does not hold: what is made by functions of the user's own."""
+        parts = {name: self.settings[name] for name in self.own if name in self.settings}
+        functions = {name: self.settings.get(name) for name in ("loss", "metrics")}
+        return parts | {k: v for k, v in functions.items() if isinstance(v, Mapping | OwnFunction)}
 
     def _client_table(self) -> dict[str, Any]:
-        table = write_client(self.settings["client"])
+        table = write_client(self.settings["client"]) if "client" not in self.own else {}
         if self.method is not None and methods.takes_name(self.method, "client"):
             table["rule"] = Source(self.method, METHODS[self.method], self.method_options).arguments()["client"]
         return table
@@ -144,7 +157,7 @@ class Config:
         found = {}
         for name in _FURTHER:
             made = self.settings.get(name)
-            if made is not None:
+            if made is not None and name not in self.own:
                 found[name] = CHOICES[name].written(made) if name in CHOICES else written(made)
         return found
 
@@ -183,23 +196,36 @@ def parse(tables: Mapping[str, Any]) -> Config:
     tables = without_none(tables)
     _check_keys(tables)
     method = tables.get("method")
-    made, own = ({}, {}) if method is None else methods.base(method, tables)
+    own: dict[str, OwnPart | running.OwnFunctions] = {**_own_parts(tables), **running.own(tables.get("run", {}))}
+    others = {key: table for key, table in tables.items() if key not in own or key == documents.RUN}
+    made, switches = ({}, {}) if method is None else methods.base(method, others)
     given, run_settings = running.split(running.read(tables.get("run", {})))
     return Config(
         name=tables.get("name"),
         method=method,
-        method_options=own,
+        method_options=switches,
         data=Data.of(tables.get("data", {})),
-        model=model_source(_model_table(tables.get("model", {}))),
+        model=Model.of(_model_table(tables.get("model", {}))),
         settings={
             **made,
-            **_parts(method, made, tables),
+            **_parts(method, made, others, own),
             **running.read_schedules(tables.get("schedule", {}), run_settings.get("rounds")),
             **given,
+            **{name: value for one in own.values() for name, value in one.settings().items()},
         },
         run_settings=run_settings,
         loggers=logs.read(tables.get(logs.LOG, {})),
+        own=own,
     )
+
+
+def _own_parts(tables: Mapping[str, Any]) -> dict[str, OwnPart]:
+    """The parts whose tables name a function of the user's own."""
+    return {
+        table: OwnPart.of(tables[table], f"{table}.{key}")
+        for table, key in documents.NAMED.items()
+        if table in CHOICES and isinstance(tables.get(table), Mapping) and names_module(tables[table].get(key))
+    }
 
 
 def _model_table(model: Any) -> Any:
@@ -224,7 +250,7 @@ def _check_keys(tables: Mapping[str, Any]) -> None:
     elif "method_options" in tables:
         raise ConfigError("method_options: belong to a method, and none is named")
     for key in _KEYS[2:]:
-        if key == documents.MODEL and isinstance(tables.get(key), str):
+        if key in documents.ALONE and isinstance(tables.get(key), str):
             continue
         if not isinstance(tables.get(key, {}), Mapping):
             raise ConfigError(f"{key}: must be a table, got {tables[key]!r}")
@@ -241,11 +267,16 @@ def _meant(key: str) -> str:
     return f" Did you mean {' or '.join(f'{place}.{key}' for place in places)}?"
 
 
-def _parts(method: str | None, made: Mapping[str, Any], tables: Mapping[str, Any]) -> dict[str, Any]:
+def _parts(
+    method: str | None, made: Mapping[str, Any], tables: Mapping[str, Any], own: Mapping[str, Any]
+) -> dict[str, Any]:
     """The settings that have tables of their own: the method's, changed by the tables, or made of the tables alone."""
     found = {}
     for name, table in CHOICES.items():
-        if made.get(name) is not None:
+        if name in own:
+            if made.get(name) is not None and not _is_open(str(method), name):
+                _changed(str(method), name, made[name], {table.key: own[name].name})
+        elif made.get(name) is not None:
             found[name] = _changed(str(method), name, made[name], tables.get(name, {}))
         elif name == "client" and tables.get(name, {}).get("rule") == BLEND:
             found[name] = make_blend(tables[name])
@@ -256,12 +287,16 @@ def _parts(method: str | None, made: Mapping[str, Any], tables: Mapping[str, Any
     return found
 
 
+def _is_open(method: str, name: str) -> bool:
+    """Whether a method leaves it to the file."""
+    return name in methods.SIDES and name in methods.homes(method)
+
+
 def _changed(method: str, name: str, made: Any, table: Mapping[str, Any]) -> Any:
     """A part that a method made, with what the file says of it: another kind only where the method leaves it open."""
     kinds, key = CHOICES[name].kinds, CHOICES[name].key
     kind = name_of(kinds, made)
-    is_open = name in methods.SIDES and name in methods.homes(method)
-    if key in table and table[key] != kind and not is_open:
+    if key in table and table[key] != kind and not _is_open(method, name):
         find(kinds, f"{name}.{key}", table[key])
         raise ConfigError(f"{name}.{key}: method {method!r} has {CHOICES[name].word} {kind!r}, got {table[key]!r}")
     for option in table:

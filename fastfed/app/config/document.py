@@ -22,7 +22,12 @@ else:
 BASE = "base"  # the key that names the file which a file changes
 SWEEP = "sweep"  # the table of what `fastfed sweep` varies, which is no part of a run
 MODEL, NAME = "model", "name"  # the table of the model, and its key that says which
-FROM = "from"  # the key of [model] that says where a module of the user's own is looked for
+RUN, WEIGHTS = "run", "weights"
+# The tables that may name what is the user's own, by which key; `ALONE` may be that name instead of a table.
+NAMED = {MODEL: NAME, "data": NAME, "client": "rule", "server": "rule", "aggregation": "kind"}
+ALONE = (MODEL, "data")
+FROM = "from"  # the key of these tables that says where a module of the user's own is looked for
+DIGEST = "source-digest"  # and the one that says what it said
 FUNCTION = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")  # "package.module:function"
 DOTTED_KEY = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
 
@@ -40,7 +45,7 @@ def _on_its_bases(path: Path, above: tuple[Path, ...]) -> dict[str, Any]:
     if path.resolve() in above:
         raise ConfigError(f"{path}: is a base of itself")
     tables = read_alone(path)
-    is_whole = isinstance(tables.get(MODEL), str)
+    whole = {table for table in ALONE if isinstance(tables.get(table), str)}
     tables = at_home(tables, path.parent)
     if BASE not in tables:
         return tables
@@ -51,26 +56,46 @@ def _on_its_bases(path: Path, above: tuple[Path, ...]) -> dict[str, Any]:
         below = _on_its_bases(path.parent / base, (*above, path.resolve()))
     except ConfigError as error:
         raise ConfigError(f"{path}: {BASE}: {error}") from error
-    model = below.get(MODEL)
-    if isinstance(model, Mapping) and NAME in tables.get(MODEL, {}):  # another one: not where the base's was
-        below[MODEL] = {} if is_whole else {key: value for key, value in model.items() if key != FROM}
+    for table, key in NAMED.items():
+        if _is_table(below.get(table)) and _is_table(tables.get(table)) and key in tables[table]:
+            # Another one: not where the base's was.
+            below[table] = {} if table in whole else {k: v for k, v in below[table].items() if k not in (FROM, DIGEST)}
     return _merged(below, tables)
 
 
 def at_home(tables: Mapping[str, Any], home: Path) -> dict[str, Any]:
-    """The tables with the model as a table, and with the directory where a module of the user's own is looked for
-    first: `home`, or what the table says, relative to that."""
-    model = {NAME: tables[MODEL]} if isinstance(tables.get(MODEL), str) else tables.get(MODEL)
-    if not isinstance(model, Mapping):
-        return dict(tables)
-    place = model.get(FROM, ".")
-    if names_module(model.get(NAME)) and isinstance(place, str):
-        model = {**model, FROM: str((home / Path(place).expanduser()).resolve())}
-    return {**tables, MODEL: dict(model)}
+    """The tables, a name alone as a table, with the directory where modules of the user's own are looked for first:
+    `home`, or what the table says, relative to that. So is the file of a model's weights."""
+    found = dict(tables)
+    for table, key in NAMED.items():
+        held = {key: tables[table]} if table in ALONE and isinstance(tables.get(table), str) else tables.get(table)
+        if isinstance(held, Mapping):
+            found[table] = _placed(held, names_module(held.get(key)), home)
+    if isinstance(tables.get(RUN), Mapping):
+        found[RUN] = _placed(tables[RUN], any(map(names_module, functions_of(tables[RUN]))), home)
+    model = found.get(MODEL)
+    weights = model.get(WEIGHTS) if isinstance(model, Mapping) else None
+    if isinstance(weights, str) and Path(weights).suffix:  # a word such as "none" is no file
+        found[MODEL] = {**found[MODEL], WEIGHTS: str((home / Path(weights).expanduser()).resolve())}
+    return found
+
+
+def _placed(table: Mapping[str, Any], names_one: bool, home: Path) -> dict[str, Any]:
+    place = table.get(FROM, ".")
+    if not names_one or not isinstance(place, str):
+        return dict(table)
+    return {**table, FROM: str((home / Path(place).expanduser()).resolve())}
+
+
+def functions_of(run: Mapping[str, Any]) -> list[Any]:
+    """What ``[run]`` may name of the user's own: its loss, and metrics, a list or a table."""
+    metrics = run.get("metrics", ())
+    listed = list(metrics.values()) if isinstance(metrics, Mapping) else metrics
+    return [run.get("loss"), *(listed if isinstance(listed, list | tuple) else ())]
 
 
 def names_module(name: Any) -> bool:
-    """Whether a model's name is that of a function in a module of the user's own."""
+    """Whether a name is that of a function in a module of the user's own."""
     return isinstance(name, str) and ":" in name
 
 
@@ -93,6 +118,8 @@ def read_alone(path: str | Path) -> dict[str, Any]:
         raise ConfigError(f"{path}: cannot be read ({error.strerror or error})") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: is not TOML: {error}") from error
+    except RecursionError:
+        raise ConfigError(f"{path}: is nested too deeply") from None
 
 
 def overridden(document: Mapping[str, Any], sets: Iterable[str]) -> dict[str, Any]:
@@ -109,7 +136,7 @@ def overridden(document: Mapping[str, Any], sets: Iterable[str]) -> dict[str, An
 def _toml_value(text: str) -> Any:
     try:
         return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (tomllib.TOMLDecodeError, RecursionError):
         return text  # a bare word, so that nobody needs quotes within quotes
 
 
@@ -122,8 +149,9 @@ def put(document: dict[str, Any], dotted: str, value: Any, option: str) -> None:
         if not isinstance(place, dict):
             raise ConfigError(f"{option}: {'.'.join(tables[: depth + 1])} is not a table, so {dotted} cannot be set")
     place[last] = value
-    if dotted == f"{MODEL}.{NAME}":  # where the model was found that was named before says nothing
-        place.pop(FROM, None)
+    if NAMED.get(tables[0] if tables else "") == last and len(tables) == 1:  # where another one was found says nothing
+        for told in (FROM, DIGEST):
+            place.pop(told, None)
 
 
 def write(document: Mapping[str, Any]) -> str:

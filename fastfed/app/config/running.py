@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from functools import cache
-from typing import Any, Literal
+from types import MappingProxyType
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from ...losses import LossName
 from ...plan.availability import Availability
@@ -16,10 +19,13 @@ from ...plan.sampled import Sampled
 from ...plan.shares import Shares
 from ...schedules import Schedule
 from ...simulation import Simulation
+from .document import DIGEST, FROM, functions_of, names_module
 from .errors import ConfigError, keyed
 from .options import Argument, arguments_of, checked, plain_model, table_model, unknown_key, written
+from .own import OwnFunction, changed_source, digest_of, told_place
 from .parts import CHOICES, SCHEDULE
 
+OWN_NAME = Annotated[str, Field(pattern=":")]
 _OTHERS = ("until", "checkpoint", "log", "tensorboard", "progress")  # arguments that no file gives
 SIDES = ("client", "server")
 
@@ -50,7 +56,8 @@ def drawn_cohort(
 # What the signatures say more loosely than a file may.
 _TYPES: dict[str, Any] = {
     "cohort": int | table_model(drawn_cohort) | list[list[int]] | Literal["none"],
-    "loss": LossName,
+    "loss": LossName | OWN_NAME,
+    "metrics": list[OWN_NAME] | dict[str, OWN_NAME] | Literal["none"],
     "device": str,
 }
 
@@ -70,14 +77,15 @@ def _arguments_of(function: Callable[..., Any]) -> dict[str, Argument]:
     }
 
 
-@cache
-def model() -> type[BaseModel]:
-    """The pydantic model of ``[run]``."""
-    return plain_model("run", "How long, with whom and on what it runs.", arguments())
+def model(besides: Mapping[str, Any] = MappingProxyType({})) -> type[BaseModel]:
+    """The pydantic model of ``[run]``, with these keys besides."""
+    return plain_model("run", "How long, with whom and on what it runs.", {**arguments(), **besides})
 
 
 def read(table: Any) -> dict[str, Any]:
     """The arguments that ``[run]`` gives."""
+    if isinstance(table, Mapping):
+        table = {key: value for key, value in table.items() if key not in (FROM, DIGEST)}
     given = checked(model(), "run", table, "[run]", _owner)
     if given.get("rounds") is None and given.get("until_clock") is None:
         raise ConfigError("run.rounds: must be given, a whole number >= 0 (or until_clock, on a simulated clock)")
@@ -94,12 +102,80 @@ def split(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     return {k: v for k, v in given.items() if k in first}, {k: v for k, v in given.items() if k not in first}
 
 
+@dataclass(frozen=True)
+class OwnFunctions:
+    """The loss and the metrics that ``[run]`` names of the user's own, found in `home`; `digest` is that of all their
+    modules."""
+
+    functions: Mapping[str, OwnFunction | Mapping[str, OwnFunction]]
+    home: str | None
+    digest: str
+
+    def check(self) -> None:
+        """Refuses to run what is not what it was."""
+        if self.home is not None and self.digest != _digest(self._names(), self.home):
+            raise ConfigError(changed_source("run", " or ".join(self._names())))
+
+    def settings(self) -> dict[str, Any]:
+        """The settings, by name."""
+        return dict(self.functions)
+
+    def written(self) -> dict[str, Any]:
+        """What the table has of it besides their names."""
+        return told_place(self.home, self.digest)
+
+    @property
+    def name(self) -> str:
+        return ", ".join(self._names())
+
+    def _names(self) -> list[str]:
+        held = [one if isinstance(one, Mapping) else {"": one} for one in self.functions.values()]
+        return [function.name for functions in held for function in functions.values()]
+
+
+def own(table: Any) -> dict[str, OwnFunctions]:
+    """What ``[run]`` names of the user's own, under "run", if it does."""
+    if not isinstance(table, Mapping):
+        return {}
+    names = [name for name in functions_of(table) if names_module(name)]
+    if not names:
+        return {}
+    home, digest = table.get(FROM), table.get(DIGEST)
+    found: dict[str, Any] = {}
+    if names_module(table.get("loss")):
+        found["loss"] = OwnFunction.of(table["loss"], home, "run.loss")
+    metrics = table.get("metrics")
+    if isinstance(metrics, list):
+        metrics = _by_name(metrics)
+    if isinstance(metrics, Mapping):
+        found["metrics"] = {name: OwnFunction.of(function, home, "run.metrics") for name, function in metrics.items()}
+    return {"run": OwnFunctions(found, home, _digest(names, home) if digest is None else digest)}
+
+
+def _by_name(metrics: list[str]) -> dict[str, str]:
+    """Metrics that are listed have the names of their functions."""
+    named = {name.rpartition(":")[2]: name for name in metrics}
+    if len(named) < len(metrics):
+        raise ConfigError('run.metrics: two of them have the same name; give them as a table, as in {f1 = "mine:f1"}')
+    return named
+
+
+def _digest(names: Iterable[str], home: str | None) -> str:
+    """Of the modules of these functions."""
+    modules = sorted({name.partition(":")[0] for name in names})
+    return hashlib.sha256("".join(digest_of(module, home) for module in modules).encode()).hexdigest()[:12]
+
+
 def write(given: Mapping[str, Any]) -> dict[str, Any]:
     """The table, every key with its value."""
     return {name: _plain(given.get(name, argument.default)) for name, argument in arguments().items()}
 
 
 def _plain(value: Any) -> Any:
+    if isinstance(value, OwnFunction):
+        return value.name
+    if isinstance(value, Mapping):
+        return {name: _plain(one) for name, one in value.items()}
     if isinstance(value, Poisson):
         return {"poisson": value.rate}
     return written(value.cohorts if isinstance(value, Given) else value)

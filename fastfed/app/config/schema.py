@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from ...privacy import Privacy
 from . import logs, running
 from . import method as methods
-from .document import BASE, FROM, SWEEP
+from .document import BASE, DIGEST, FROM, NAMED, SWEEP, WEIGHTS
 from .kinds import CLIENTS, METHODS, MODELS, name_of
 from .options import either, list_of, one_of, plain_model, table_model
 from .parts import CHOICES, SCHEDULE, blend_model
-from .source import data_models
+from .source import data_models, lora_model
 
 
 def json_schema() -> dict[str, Any]:
@@ -42,12 +42,14 @@ def file_model() -> type[BaseModel]:
         "name": str,
         "method": one_of(*METHODS),
         "method_options": either([methods.own_model(name) for name in METHODS]),
-        "data": either(data_models()),
-        "model": either([*_model_tables(), _own_model(), either([one_of(*MODELS), _OWN_NAME])]),
-        "run": running.model(),
+        "data": either([*data_models(), _own_table("data"), running.OWN_NAME]),
+        "model": either([*_model_tables(), _own_table("model"), either([one_of(*MODELS), running.OWN_NAME])]),
+        "run": running.model(_PLACE),
     }
     for name, table in CHOICES.items():
         keys[name] = either([table.model(kind) for kind in table.kinds])
+        if name in NAMED:
+            keys[name] = either([keys[name], _own_table(name)])
     keys["client"] = either([keys["client"], blend_model(), *_named_by_methods()])
     keys["privacy"] = table_model(Privacy)
     schedule = either([SCHEDULE.model(kind) for kind in SCHEDULE.kinds])
@@ -60,18 +62,20 @@ def file_model() -> type[BaseModel]:
 
 
 def _model_tables() -> list[type[BaseModel]]:
-    return [table_model(make, (("name", one_of(name)),), title=f"model_{name}") for name, make in MODELS.items()]
+    more = ((WEIGHTS, str), ("lora", lora_model()))
+    return [table_model(make, (("name", one_of(name)), *more), title=f"model_{name}") for name, make in MODELS.items()]
 
 
-_OWN_NAME = Annotated[str, Field(pattern=":")]
+_PLACE = {FROM: str, DIGEST: str}  # where a module of the user's own was looked for, and what it said
 
 
-def _own_model() -> type[BaseModel]:
-    """A model of the user's own, whose arguments only its module tells."""
-    words = 'A function of your own that makes a module, as "package.module:function", and its arguments.'
+def _own_table(table: str) -> type[BaseModel]:
+    """What names something of the user's own, whose arguments only its module tells."""
+    words = 'A function or class of your own, as "package.module:function", and its arguments.'
     open_keys = ConfigDict(extra="allow", strict=True, protected_namespaces=())
-    keys: dict[str, Any] = {"name": (_OWN_NAME, ...), FROM: (str, Field(default=None))}
-    made: type[BaseModel] = create_model("model_of_your_own", __doc__=words, __config__=open_keys, **keys)
+    told = {key: (kind, Field(default=None)) for key, kind in _PLACE.items()}
+    keys: dict[str, Any] = {NAMED[table]: (running.OWN_NAME, ...), **told}
+    made: type[BaseModel] = create_model(f"{table}_of_your_own", __doc__=words, __config__=open_keys, **keys)
     return made
 
 

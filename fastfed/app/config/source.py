@@ -13,9 +13,11 @@ from pydantic import BaseModel
 from torch import Tensor, nn
 
 from ...data import DataError, Examples, Federation, hold_out, pooled
+from ...lora import lora as adapted
 from ...losses import find_loss
+from ...weights import load_weights
 from ..errors import first_line
-from .document import names_module
+from .document import NAME, WEIGHTS, names_module
 from .errors import ConfigError, keyed, keys_in
 from .kinds import LOADERS, MODELS, PARTITIONS, find, has_clients
 from .options import (
@@ -33,7 +35,7 @@ from .options import (
     table_model,
     written,
 )
-from .own_model import OwnModel
+from .own import OwnData, OwnModel
 
 _DEALT = "data"  # the argument of a partition that is what a loader gives
 POOLED = "pooled"  # the key of [data] that puts all clients' examples together
@@ -68,7 +70,7 @@ class Data:
     """A loader, the partition that deals what it loads (None where it loads clients), and what is held out of that to
     choose settings by (None: nothing). `is_pooled`: one client has all that is left."""
 
-    loader: Source
+    loader: Source | OwnData
     partition: Source | None
     validation: Source | None = None
     is_pooled: bool = False
@@ -76,6 +78,10 @@ class Data:
     @classmethod
     def of(cls, table: Any) -> Data:
         """The table ``[data]``. A key that both functions know is the partition's."""
+        if isinstance(table, str):
+            table = {NAME: table}
+        if isinstance(table, Mapping) and names_module(table.get(NAME)):
+            return cls._of_own(table)
         load = named_loader(table)
         deal = partition_of(load, table)
         words = f"data {table['name']!r}" + (f" with partition {table['partition']!r}" if deal else "")
@@ -92,11 +98,28 @@ class Data:
         require(deal, "data", {_DEALT: None, **dealing}, words)
         return cls(loader, Source(str(table["partition"]), deal, dealing), held, is_pooled)
 
+    @classmethod
+    def _of_own(cls, table: Mapping[str, Any]) -> Data:
+        """The table that names a function of the user's own: the keys that are no partition's are its arguments."""
+        words = f"data {table[NAME]!r}"
+        deal = find(PARTITIONS, "data.partition", table["partition"]) if "partition" in table else None
+        dealt = _dealing_keys(deal)
+        given = checked(plain_model("data", "", dealt), "data", {k: v for k, v in table.items() if k in dealt}, words)
+        loader: OwnData = OwnData.of({key: value for key, value in table.items() if key not in dealt}, "data.name")
+        held, is_pooled = _validation_of(given), given.get(POOLED) is True
+        if deal is None:
+            return cls(loader, None, held, is_pooled)
+        dealing = {key: value for key, value in given.items() if key in arguments_of(deal)}
+        require(deal, "data", {_DEALT: None, **dealing}, f"{words} with partition {table['partition']!r}")
+        return cls(loader, Source(str(table["partition"]), deal, dealing), held, is_pooled)
+
     def make(self) -> Federation:
         """Loads and deals."""
         keys = keys_in("data", self.written()) | {name: f"data.{key}" for key, name in _VALIDATION.items()}
         try:
             made = self.loader.make()
+            if isinstance(self.loader, OwnData):
+                self.loader.check(made, self.partition is not None)
             fed: Federation = made if self.partition is None else self.partition.make(data=made)
             if self.validation is not None:
                 keys["fed"] = "data.validation"
@@ -104,6 +127,8 @@ class Data:
             if self.is_pooled:
                 keys["fed"] = f"data.{POOLED}"
                 fed = pooled(fed)
+        except ConfigError:
+            raise
         except DataError as error:
             raise ConfigError(f"data: {error}") from error
         except (ValueError, TypeError) as error:
@@ -149,6 +174,8 @@ def named_loader(table: Any) -> Callable[..., Any]:
         raise ConfigError(f"data: must be a table with the name of a data set, got {table!r}")
     if "name" not in table:
         raise ConfigError(f"data.name: must be given, one of {', '.join(LOADERS)}")
+    if names_module(table["name"]):
+        raise ConfigError(f"--data: data {table['name']!r} is a function of your own, which reads what it likes")
     return find(LOADERS, "data.name", table["name"])
 
 
@@ -182,8 +209,12 @@ def data_model(load: Callable[..., Any], deal: Callable[..., Any] | None) -> typ
 
 
 def _data_keys(load: Callable[..., Any], deal: Callable[..., Any] | None) -> dict[str, Any]:
-    keys: dict[str, Any] = {"name": str}
-    keys |= arguments_of(load)
+    return {"name": str, **arguments_of(load), **_dealing_keys(deal)}
+
+
+def _dealing_keys(deal: Callable[..., Any] | None) -> dict[str, Any]:
+    """What is said of data besides how it is loaded."""
+    keys: dict[str, Any] = {}
     if deal is not None:
         keys["partition"] = str
         keys |= {name: argument for name, argument in arguments_of(deal).items() if name != _DEALT}
@@ -239,16 +270,87 @@ def _absolute(path: Any) -> Any:
 
 
 _MODELS = f'one of {", ".join(MODELS)}, or a function of your own as "package.module:function"'
+_LORA = "lora"
 
 
-def model_source(table: Any) -> Source | OwnModel:
-    """The table ``[model]``: a function of FastFed's, or of the user's own, and its arguments."""
-    if not isinstance(table, Mapping):
-        raise ConfigError(f"model: must be a table with the name of a model, got {table!r}")
-    if "name" not in table:
-        raise ConfigError(f"model.name: must be given, {_MODELS}")
-    if names_module(table["name"]):
-        return OwnModel.of(table)
+@dataclass(frozen=True)
+class Model:
+    """What makes the model, the file of the weights that it has instead of new ones, and the options of the adapters
+    that are trained in place of them."""
+
+    source: Source | OwnModel
+    weights: str | None = None
+    lora: Mapping[str, Any] | None = None
+
+    @classmethod
+    def of(cls, table: Any) -> Model:
+        """The table ``[model]``."""
+        if not isinstance(table, Mapping):
+            raise ConfigError(f"model: must be a table with the name of a model, got {table!r}")
+        if "name" not in table:
+            raise ConfigError(f"model.name: must be given, {_MODELS}")
+        lora, rest = table.get(_LORA), {key: value for key, value in table.items() if key != _LORA}
+        if lora is not None:
+            lora = checked(lora_model(), f"model.{_LORA}", lora, f"[model.{_LORA}]")
+            require(adapted, f"model.{_LORA}", {"module": None, **lora}, f"[model.{_LORA}]")
+        plain = {key: value for key, value in rest.items() if key != WEIGHTS}
+        if not names_module(table["name"]):
+            return cls(_named_model(plain), _weights(rest), lora)
+        if WEIGHTS in rest and OwnModel.of({**plain, WEIGHTS: None}).takes(WEIGHTS):  # torchvision's, say
+            return cls(OwnModel.of(rest), None, lora)
+        return cls(OwnModel.of(plain), _weights(rest), lora)
+
+    @property
+    def name(self) -> str:
+        return self.source.name
+
+    @property
+    def digest(self) -> str | None:
+        """That of the source of what is the user's own."""
+        return self.source.digest if isinstance(self.source, OwnModel) else None
+
+    def arguments(self) -> dict[str, Any]:
+        """All of them, as a file would give them."""
+        told = self.source.arguments()
+        told |= {} if self.weights is None else {WEIGHTS: self.weights}
+        if self.lora is None:
+            return told
+        known = arguments_of(adapted).values()
+        lora = {one.name: written(self.lora.get(one.name, one.default)) for one in known}
+        return {**told, _LORA: lora}
+
+    def make(self) -> nn.Module:
+        """The module, its weights, its adapters."""
+        made: nn.Module = self.source.make()
+        try:
+            if self.weights is not None:
+                load_weights(made, self.weights, (self.lora or {}).get("trained", ()))
+        except (ValueError, OSError) as error:
+            raise ConfigError(f"model.{WEIGHTS}: {error}") from error
+        if self.lora is None:
+            return made
+        try:
+            return adapted(made, **self.lora)
+        except ValueError as error:
+            raise ConfigError(
+                keyed(error, keys_in(f"model.{_LORA}", arguments_of(adapted)), f"model.{_LORA}")
+            ) from error
+
+
+def lora_model() -> type[BaseModel]:
+    """The pydantic model of ``[model.lora]``."""
+    return table_model(adapted, title=_LORA)
+
+
+def _weights(table: Mapping[str, Any]) -> str | None:
+    weights = table.get(WEIGHTS, NONE)
+    if not isinstance(weights, str):
+        raise ConfigError(f"model.{WEIGHTS}: must be a file, .safetensors or .pt, got {weights!r}")
+    return None if weights == NONE else weights
+
+
+def _named_model(table: Mapping[str, Any]) -> Source:
+    """A function of FastFed's, and its arguments."""
     make, words = find(MODELS, "model.name", table["name"]), f"model {table['name']!r}"
     given = {key: value for key, value in table.items() if key != "name"}
     given = checked(table_model(make), "model", given, words, partial(owners, "model", MODELS))
@@ -256,7 +358,7 @@ def model_source(table: Any) -> Source | OwnModel:
     return Source(str(table["name"]), make, given)
 
 
-def make_model(source: Source | OwnModel, seed: int) -> nn.Module:
+def make_model(source: Model, seed: int) -> nn.Module:
     """The model with the weights that a seed gives; the caller's random numbers stay as they were."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -265,7 +367,7 @@ def make_model(source: Source | OwnModel, seed: int) -> nn.Module:
         except ConfigError:
             raise
         except (ValueError, TypeError, RuntimeError) as error:
-            raise ConfigError(keyed(error, keys_in("model", arguments_of(source.function)), "model")) from error
+            raise ConfigError(keyed(error, keys_in("model", arguments_of(source.source.function)), "model")) from error
     return model
 
 

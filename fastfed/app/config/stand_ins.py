@@ -15,7 +15,7 @@ from typing import Any
 from .errors import ConfigError
 from .kinds import LOADERS
 from .options import NONE, arguments_of, checked, require
-from .source import HELD_OUT, Source, data_model, directories, model_source, named_loader, option_owner, partition_of
+from .source import HELD_OUT, Model, Source, data_model, directories, named_loader, option_owner, partition_of
 
 SYNTHETIC = "synthetic"
 _FAMILY = f"{SYNTHETIC}_"
@@ -285,7 +285,7 @@ def _takes_features(model: Any) -> bool:
 
 
 def _features(model: Mapping[str, Any]) -> dict[str, Any]:
-    given = model_source(model).arguments()
+    given = Model.of(model).arguments()
     inputs, classes = given["sizes"][:: len(given["sizes"]) - 1] if "sizes" in given else given.values()
     task = _images(classes, [1, 1, inputs], _OF_STORE**2, clients=_OF_STORE)
     return {"name": task.loader, **task.given, **_natural(task, {"min_examples": 1})}

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from ...record.history import ROOMS
-from .entries import Entry, Group
+from .entries import Entry, Group, own_metrics
 from .look import Look
 from .series import Abscissa, Series, by_bits, by_clock, by_epsilon, by_round, line, spread
 from .summary import is_share
@@ -72,12 +72,13 @@ def as_looked(chart: Chart, look: Look) -> Chart:
 
 def progress(groups: Sequence[Group], metric: str | None) -> list[Chart]:
     """The metric and the losses by round, by transmitted bits, and by the simulated clock."""
-    columns = [column for column in (metric, "test_loss", "train_loss") if column is not None]
+    own = own_metrics(groups, metric)
+    columns = [column for column in (metric, *own, "test_loss", "train_loss") if column is not None]
     charts = []
     for column in dict.fromkeys(columns):
         y = _metric_axis(column)
         charts.append(_lines(groups, column, y, "round"))
-        if column != "train_loss" or metric == "train_loss":
+        if column not in (*own, "train_loss") or metric == "train_loss":
             charts += [_lines(groups, column, y, by) for by in ("bits", "clock")]
     return _drawn(charts)
 

@@ -100,6 +100,14 @@ class Group:
         return any(entry.has(column) for entry in self.entries)
 
 
+def own_metrics(groups: Sequence[Group], metric: str | None) -> list[str]:
+    """The columns of the users' own metrics, where a group has them: on the test set, else on the validation set;
+    without `metric`, which is told anyway."""
+    names = dict.fromkeys(name for group in groups for entry in group.entries for name in entry.info.get("metrics", ()))
+    found = [next((c for c in (f"test_{n}", f"validation_{n}") if any(g.has(c) for g in groups)), None) for n in names]
+    return [column for column in found if column not in (None, metric)]
+
+
 def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """{"server": {"lr": 1}} as {"server.lr": 1}."""
     flat: dict[str, Any] = {}

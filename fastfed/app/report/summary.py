@@ -77,14 +77,22 @@ def choose_target(groups: Sequence[Group], metric: str | None) -> float | None:
     return _two_digits(middle, up=not higher_is_better(metric))
 
 
+_SHARES = {"accuracy", "f1", "precision", "recall", "auc", "auroc", "iou", "dice"}
+
+
 def is_share(metric: str) -> bool:
-    """Whether a metric is a part of one, told in percent."""
-    return metric.endswith(("accuracy", "recall_at_5"))
+    """Whether a metric is a part of one, told in percent: by the words of its name."""
+    return metric.endswith("recall_at_5") or not _SHARES.isdisjoint(metric.lower().split("_"))
 
 
 def final_values(group: Group, metric: str) -> list[float]:
     """The last evaluation of each run that did not diverge."""
     return [value for entry in group.entries if (value := _final(entry.history, metric)) is not None]
+
+
+def final_of(group: Group, metric: str) -> Estimate | None:
+    """What the runs of a group end with."""
+    return _estimated(final_values(group, metric))
 
 
 def tied(a: Summary, b: Summary, metric: str) -> bool:

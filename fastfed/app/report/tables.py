@@ -7,10 +7,10 @@ from html import escape
 from typing import Any
 
 from ...record.evaluate import higher_is_better
-from .entries import MISSING, Entry, Group, differing, flatten, plain, tells_apart
+from .entries import MISSING, Entry, Group, differing, flatten, own_metrics, plain, tells_apart
 from .grid import Cell, Grid, as_html
 from .statistics import Estimate, estimate
-from .summary import Summary, by_task, is_share, ranked
+from .summary import Summary, by_task, final_of, is_share, ranked
 from .words import (
     byte_unit,
     bytes_in_units,
@@ -63,11 +63,14 @@ def _results(summaries: Sequence[Summary], metric: str | None, target: float | N
     name = name_of(metric) if metric else "metric"
     goal = f"{100 * target:g}%" if target is not None and metric and is_share(metric) else plain(target)
     unit, size = byte_unit(max((one.bytes.mean for one in order if one.bytes is not None), default=0.0))
+    others = {f"final {name_of(column)}": column for column in own_metrics([one.group for one in order], metric)}
+    own = {head: [_estimate(column, final_of(one.group, column)) for one in order] for head, column in others.items()}
     columns = {
         "run": [_label(one.group) for one in order],
         "seeds": [Cell(str(len(one.group.entries)), len(one.group.entries)) for one in order],
         f"final {name}": [_final(one, metric or "") for one in order],
         f"best {name}": [_estimate(metric or "", one.best) for one in order],
+        **own,
         f"rounds to {goal}": [Cell(rounds_to(one), _mean(one.rounds_to)) for one in order],
         f"{unit} to {goal}": _numbers([one.bytes_to_target for one in order], size),
         f"gradients to {goal}": _counts([one.gradients_to_target for one in order]),
@@ -86,7 +89,8 @@ def _results(summaries: Sequence[Summary], metric: str | None, target: float | N
     rows = [list(row) for row in zip(*columns.values(), strict=True)]
     grid = Grid(list(columns), [*rows, *_prior(order, metric, list(columns), f"final {name}")], "sortable", "results")
     less = [f"{what} to {goal}" for what in ("rounds", unit, "gradients")]
-    return grid.marked({f"final {name}": better, f"best {name}": better, **dict.fromkeys(less, False)})
+    more = {head: higher_is_better(column) for head, column in others.items()}
+    return grid.marked({f"final {name}": better, f"best {name}": better, **more, **dict.fromkeys(less, False)})
 
 
 def _prior(order: Sequence[Summary], metric: str | None, heads: Sequence[str], final: str) -> list[list[Cell]]:

@@ -14,13 +14,27 @@ import numpy as np
 import torch
 
 from ..._version import __version__
-from ...files import as_json
+from ...files import as_json, sync_directory, write_whole
 from ...record.evaluate import prior_metric
+from ...record.writers import read_json_lines
+from ...saved import checkpoint as checkpoints
 from ...simulation import Simulation
 from ..config import Config
 from ..doctor import machine
 from .clients import who_has_what
-from .directory import CLIENTS, CONFIG, COSTS, INFO, RunExists, RunFailed, holds_run
+from .directory import (
+    CHECKPOINT,
+    CLIENTS,
+    CONFIG,
+    COSTS,
+    INFO,
+    ROUNDS,
+    DamagedRun,
+    RunExists,
+    RunFailed,
+    holds_run,
+    read_json,
+)
 
 
 def create(path: str | Path, config: Config, sim: Simulation) -> Path:
@@ -41,6 +55,10 @@ def create(path: str | Path, config: Config, sim: Simulation) -> Path:
             with (home / name).open("x") as file:  # "x": of two runs that start at once, one is refused
                 written.append(home / name)
                 file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+        sync_directory(home)
+        sync_directory(home.parent)
     except BaseException as error:  # Ctrl-C too: there is a whole beginning or none
         for path_written in written:
             path_written.unlink(missing_ok=True)
@@ -53,6 +71,36 @@ def create(path: str | Path, config: Config, sim: Simulation) -> Path:
             raise RunFailed(f"{home}: cannot be written: {error.strerror or error}; nothing was begun") from error
         raise
     return home
+
+
+def told_again(home: Path, config: Config, sim: Simulation) -> dict[str, Any]:
+    """What is told of a run when it goes on; when it began and how long it took so far stay as they are."""
+    return {name: value for name, value in _info(home, config, sim).items() if name not in ("started", "seconds")}
+
+
+def mend(home: Path, config: Config) -> None:
+    """Writes run.json again where it cannot be read beside checkpoints that can, as a crash of the machine may leave
+    it. What only the simulation knows is told when it goes on."""
+    if not (home / CONFIG).is_file() or not checkpoints.all_of(home / CHECKPOINT):
+        return
+    try:
+        if {"name", "status", "metric", "seconds", "started"} <= set(read_json(home / INFO)):
+            return
+    except DamagedRun:
+        pass
+    began = datetime.fromtimestamp((home / CONFIG).stat().st_mtime, timezone.utc).isoformat(timespec="seconds")
+    about = {"name": config.name or home.resolve().name, "method": _method(config), "seed": config.seed}
+    info = {**about, "status": "interrupted", "error": None, "metric": "", "started": began, "finished": None}
+    write_whole(home / INFO, as_json({**info, "seconds": _seconds(home / ROUNDS)}))
+
+
+def _seconds(rounds: Path) -> float:
+    """What the rounds took that a file has rows of."""
+    try:
+        rows = read_json_lines(rounds).rounds
+    except (OSError, ValueError):
+        return 0.0
+    return float(sum(value for row in rows for name, value in row.items() if name.startswith("seconds_")))
 
 
 def refuse_existing(path: str | Path, allow_run: bool = False) -> None:
@@ -75,7 +123,9 @@ def _info(home: Path, config: Config, sim: Simulation) -> dict[str, Any]:
         "error": None,
         "seed": config.seed,
         "metric": sim.metric,
-        "prior": prior_metric(sim.fed, sim.settings.loss),
+        "metrics": list(sim.settings.metrics or ()),
+        "prior": prior_metric(sim.fed, sim.settings.loss, sim.metric == "test_accuracy"),
+        "notes": list(sim.notes),
         **circumstances(sim),
         "clients": len(sim.fed),
         "parameters": sim.packing.parameters,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ...files import as_json, write_whole
+from ...files import as_json, write_over, write_whole
 from ...record.history import History
 from ...record.writers import read_json_lines
 from ...saved.checkpoint import OF_A_RUN, all_of
@@ -101,14 +101,14 @@ def _tables(path: Path) -> dict[str, Any]:
 def _rows(path: Path) -> History:
     try:
         return read_json_lines(path)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise DamagedRun(f"{path}: is damaged: {error}") from error
 
 
 def read_json(path: Path) -> dict[str, Any]:
     try:
         held = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise DamagedRun(f"{path}: cannot be read: {error}") from error
     if not isinstance(held, dict):
         raise DamagedRun(f"{path}: is damaged: it holds no JSON object")
@@ -120,6 +120,10 @@ def _optional(path: Path) -> dict[str, Any] | None:
 
 
 def update(path: str | Path, **changes: Any) -> None:
-    """Changes what run.json says: whole or not at all."""
-    home = Path(path)
-    write_whole(home / INFO, as_json({**read_json(home / INFO), **changes}))
+    """Changes what run.json says: whole or not at all; where the disk has no room for another file, in its place."""
+    target = Path(path) / INFO
+    text = as_json({**read_json(target), **changes})
+    try:
+        write_whole(target, text)
+    except OSError:
+        write_over(target, text)

@@ -18,9 +18,10 @@ from ...saved import checkpoint as checkpoints
 from ...sharing import writes
 from ...simulation import Simulation
 from ..config import CHANGE_NO_RESULT, Config, ConfigError, parse
+from ..config.document import DIGEST
 from ..config.options import NONE, without_none
 from ..errors import first_line
-from .beginning import circumstances, create, now, refuse_existing
+from .beginning import create, mend, now, refuse_existing, told_again
 from .directory import (
     CHECKPOINT,
     CONFIG,
@@ -38,7 +39,8 @@ from .directory import (
 from .lock import alone
 
 _Result = TypeVar("_Result")
-_ENDS_IT = ("run.rounds", "run.until_clock", "run.target")  # --resume may change them: the rounds that were run stay
+# --resume may change them: the rounds that were run stay.
+_ENDS_IT = ("run.rounds", "run.until_clock", "run.target", "run.patience")
 
 
 def execute(
@@ -46,12 +48,13 @@ def execute(
     path: str | Path,
     *,
     resume: bool = False,
+    from_round: int | None = None,
     progress: bool | None = None,
     fed: Federation | None = None,
     hooks: Sequence[Hooked] = (),
 ) -> Run:
     """Runs a configuration in a directory. With `resume` it goes on with the run that is there, if there is one; what
-    is finished stays as it is.
+    is finished stays as it is, unless `from_round` names the checkpoint to go on from: later ones are set aside.
 
     `progress` and `hooks` as in ``Simulation.run``; `fed` where the data is loaded already. Raises `ConfigError` or
     `RunExists` (`RunBusy` where another process is at work on the run) before anything of a run is changed, `RunFailed`
@@ -59,15 +62,15 @@ def execute(
     call it, the directory is that of the first.
     """
     home, ranks = Path(path), current_ranks()
-    if on_first(lambda: _is_there(config, home, resume)):
+    if on_first(lambda: _is_there(config, home, resume, from_round)):
         return on_first(lambda: read(home))
     if ranks is not None and fed is None:
         fed = _each(config.federation)
     with ExitStack() as stack:
         on_first(lambda: stack.enter_context(alone(home)))
         goes_on = on_first(lambda: resume and holds_run(home))
-        sim = _each(lambda: _resumed(config, home, fed) if goes_on else _begun(config, home, fed))
-        with _noting_its_end(home) if writes(ranks) else nullcontext():
+        sim = _each(lambda: _resumed(config, home, fed, from_round) if goes_on else _begun(config, home, fed))
+        with _noting_its_end(home, sim) if writes(ranks) else nullcontext():
             asked = {**config.run_settings, "until": config.run_settings.get("rounds")}
             asked.pop("rounds", None)
             loggers = [one.in_run(home, config.name or home.resolve().name) for one in config.loggers.values()]
@@ -89,10 +92,25 @@ def _each(function: Callable[[], _Result]) -> _Result:
     return function() if ranks is None else ranks.each(function)
 
 
-def _is_there(config: Config, home: Path, resume: bool) -> bool:
+def _is_there(config: Config, home: Path, resume: bool, from_round: int | None) -> bool:
     """Whether the run is finished already; refused, if it may neither begin nor go on."""
     refuse_existing(home, allow_run=resume)
-    return resume and holds_run(home) and is_finished(config, home)
+    if from_round is not None:
+        checkpoint_of(home, from_round)
+    return resume and holds_run(home) and is_finished(config, home) and from_round is None
+
+
+def checkpoint_of(home: Path, round: int | None) -> Path:
+    """The run's checkpoint of a round; without one, where the newest is."""
+    place = home / CHECKPOINT
+    if round is None:
+        return place
+    there = checkpoints.all_of(place)
+    for path in reversed(there):
+        if checkpoints.round_of(path) == round:
+            return path
+    rounds = ", ".join(str(one) for one in sorted(checkpoints.rounds_of(place))) or "none"
+    raise ConfigError(f"--from: {place} has no checkpoint of round {round}; it has {rounds}")
 
 
 def _begun(config: Config, home: Path, fed: Federation | None) -> Simulation:
@@ -104,6 +122,7 @@ def _begun(config: Config, home: Path, fed: Federation | None) -> Simulation:
 
 def is_finished(config: Config, path: str | Path) -> bool:
     """Whether a directory holds this run, done. A run of another configuration is refused."""
+    mend(Path(path), config)
     run = read(path)
     difference = difference_from(run, config)
     if difference is not None:
@@ -115,6 +134,8 @@ def is_finished(config: Config, path: str | Path) -> bool:
 def difference_from(run: Run, config: Config) -> str | None:
     """What makes a configuration another run than this one, in words; None where it is the same, longer perhaps."""
     for key, (before, asked) in _differences(_told(run), without_none(config.resolved())).items():
+        if key.endswith(f".{DIGEST}"):
+            return f"{key}: the source of what [{key.partition('.')[0]}] names has changed since {run.path} began"
         if key not in (*CHANGE_NO_RESULT, *_ENDS_IT):
             return f"{key}: the run in {run.path} has {before!r}, got {asked!r}"
     return None
@@ -158,12 +179,14 @@ def _differences(before: Mapping[str, Any], now: Mapping[str, Any], prefix: str 
     return found
 
 
-def _resumed(config: Config, home: Path, fed: Federation | None) -> Simulation:
-    """The simulation of a run as its last checkpoint has it, or from its beginning if it came to none."""
+def _resumed(config: Config, home: Path, fed: Federation | None, from_round: int | None) -> Simulation:
+    """The simulation of a run as its last checkpoint has it, or that of a round, or from its beginning if it came to
+    none."""
     if on_first(lambda: bool(checkpoints.all_of(home / CHECKPOINT))):
         fed, model = config.federation() if fed is None else fed, config.make_model()
         try:
-            sim = Simulation.resume(home / CHECKPOINT, model=model, fed=fed, threads=config.settings.get("threads"))
+            given = {"threads": config.settings.get("threads"), **config.given_again()}
+            sim = Simulation.resume(checkpoint_of(home, from_round), model=model, fed=fed, **given)
         except (ValueError, OSError) as error:
             raise RunFailed(f"{home}: cannot go on: {error}") from error
     else:
@@ -175,16 +198,20 @@ def _resumed(config: Config, home: Path, fed: Federation | None) -> Simulation:
 def _note_beginning(config: Config, home: Path, sim: Simulation) -> None:
     with _any_error_as_run_failed(home):
         write_whole(home / CONFIG, config.toml())
-        update(home, status="running", error=None, finished=None, **circumstances(sim))
+        update(home, **told_again(home, config, sim))
 
 
 @contextmanager
-def _noting_its_end(home: Path) -> Iterator[None]:
-    """While it runs; then run.json tells how it ended, and how long it took in all."""
-    began, before = time.monotonic(), float(read_json(home / INFO)["seconds"])
+def _noting_its_end(home: Path, sim: Simulation) -> Iterator[None]:
+    """While it runs; then run.json tells how it ended, how long it took in all, and what there was to say."""
+    before = read_json(home / INFO)
+    began, seconds = time.monotonic(), float(before["seconds"])
 
     def ended(status: str, error: str | None = None) -> None:
-        update(home, status=status, error=error, finished=now(), seconds=before + time.monotonic() - began)
+        notes = list(dict.fromkeys([*before.get("notes", ()), *sim.notes]))
+        update(
+            home, status=status, error=error, finished=now(), notes=notes, seconds=seconds + time.monotonic() - began
+        )
 
     try:
         with _any_error_as_run_failed(home):

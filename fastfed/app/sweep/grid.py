@@ -83,7 +83,7 @@ def _values(text: str, where: str) -> list[Any]:
     try:
         listed: list[Any] = tomllib.loads(f"values = [{text}]")["values"]
         return listed
-    except tomllib.TOMLDecodeError:
+    except (tomllib.TOMLDecodeError, RecursionError):
         return [_value(part.strip(), where) for part in _split(text, where)] if text else []
 
 
@@ -156,7 +156,7 @@ def _value(part: str, where: str) -> Any:
     """A TOML value; a bare word is a string, so that nobody needs quotes within quotes."""
     try:
         return tomllib.loads(f"value = {part}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (tomllib.TOMLDecodeError, RecursionError):
         pass
     if not part:
         raise ConfigError(f"{where} has an empty value between two commas")

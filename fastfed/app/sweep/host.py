@@ -35,6 +35,7 @@ from ...data import Federation
 from ...hooks import Hooked
 from .. import runs
 from ..config import Config, ConfigError, parse
+from ..config.own import OwnData
 from ..config.source import Data, Source
 from ..errors import first_line
 from .outcome import DONE, ELSEWHERE, FAILED, INTERRUPTED
@@ -247,7 +248,7 @@ class DataStore:
             raise found
         return found
 
-    def _once(self, loader: Source) -> Source:
+    def _once(self, loader: Source | OwnData) -> Source | OwnData:
         """The loader, whose result is kept."""
         key = _key([loader.name, loader.arguments()])
 

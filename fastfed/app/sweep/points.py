@@ -194,11 +194,13 @@ def _checked(point: Point, spec: Spec) -> Config:
 def _check_column(option: str, column: str, config: Config) -> None:
     """A metric that the runs will not measure is refused before they are run."""
     run = config.resolved()["run"]
-    name = metric_of(run["loss"])
-    spread = [f"client_{name}_{part}" for part in ("mean", "p10", "p90")] if run["per_client"] else []
+    # With a loss of one's own, only the data tells whether there is an accuracy.
+    names = {metric_of(run["loss"]): None, **({"accuracy": None} if documents.names_module(run["loss"]) else {})}
+    names |= dict.fromkeys(run["metrics"] or ())
+    spread = [f"client_{name}_{part}" for name in names for part in ("mean", "p10", "p90")] if run["per_client"] else []
     parts = ["test", *(["validation"] if config.data.validation is not None else [])]
     parts += ["trainset"] if run["evaluate_training"] else []
-    tested = [f"{part}_{one}" for part in parts for one in ("loss", name)]
+    tested = [f"{part}_{one}" for part in parts for one in ("loss", *names)]
     known = list(dict.fromkeys([TRAIN_LOSS, *([*tested, *spread] if run["evaluate_every"] else [])]))
     if column not in known:
         raise ConfigError(f"{option}: the runs do not measure {column!r}; they measure {', '.join(known)}")

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pickle
 from dataclasses import dataclass
+from io import BytesIO
 from os import PathLike
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -114,7 +115,11 @@ def _load(kind: _Kind, root: str | PathLike[str], normalise: Normalise, augment:
     parts = []
     for stems in (kind.train, (kind.test,)):
         paths = [kind.origin.find([folder], [stem + suffix]) for stem in stems]
-        parts.append(_join(kind, paths, [read(kind, path) for path in paths]))
+        held = []
+        for path in paths:
+            with kind.origin.reading(path):
+                held.append(read(kind, path))
+        parts.append(_join(kind, paths, held))
     (images, labels), (test_images, test_labels) = parts
     return Dataset(
         kind.name,
@@ -194,7 +199,8 @@ def _class_names(kind: _Kind, folder: Path) -> tuple[str, ...]:
     text, pickled = folder / kind.names_text, folder / kind.names_pickle
     if text.is_file():
         path = text
-        names = [line.strip() for line in text.read_text(encoding="utf-8", errors="replace").splitlines()]
+        with kind.origin.reading(path):
+            names = [line.strip() for line in text.read_text(encoding="utf-8", errors="replace").splitlines()]
         names = [name for name in names if name]
     elif pickled.is_file():
         path = pickled
@@ -237,14 +243,17 @@ class _Array:
         self.value = np.frombuffer(raw, np.uint8).reshape(shape, order="F" if by_columns else "C")
 
 
-class _Unpickler(pickle.Unpickler):
+class _Unpickler(pickle._Unpickler):
     """Knows the few names that CIFAR's pickles use, each played by a stand-in that can do no harm.
+
+    Python's own, not the faster one in C: that gives memory to any number that a pickle names as a place of its memo.
 
     The stand-ins are bound methods and a string: nothing that a pickle could change for the next one.
     """
 
-    def __init__(self, stream: IO[bytes]) -> None:
-        super().__init__(stream, encoding="bytes")  # Python 2 wrote the published files
+    def __init__(self, content: bytes) -> None:
+        super().__init__(BytesIO(content), encoding="bytes")  # Python 2 wrote the published files
+        self._left = 2 * len(content) + 1  # bytes of text that may be encoded, however often the pickle asks for it
         self._known: dict[tuple[str, str], Any] = {
             ("numpy.core.multiarray", "_reconstruct"): self._reconstruct,
             ("numpy._core.multiarray", "_reconstruct"): self._reconstruct,
@@ -265,6 +274,9 @@ class _Unpickler(pickle.Unpickler):
         return _Dtype(name)
 
     def _encode(self, text: str, encoding: object) -> bytes:
+        self._left -= len(text)
+        if self._left < 0:
+            raise pickle.UnpicklingError("it has more text than the file")
         return text.encode("latin-1")  # how Python 3 writes bytes for Python 2
 
 
@@ -272,8 +284,7 @@ def _unpickle(kind: _Kind, path: Path) -> dict[str, Any]:
     """The dictionary in a pickle, its keys as text."""
     expected = f"a pickle of {kind.name}: a dictionary of lists, texts and arrays of bytes"
     try:
-        with path.open("rb") as stream:
-            found: object = _Unpickler(stream).load()
+        found: object = _Unpickler(path.read_bytes()).load()
     except _Forbidden as error:
         raise kind.origin.error(
             path, f"asks for {error}, which is forbidden; nothing of it was run", expected

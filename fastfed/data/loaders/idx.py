@@ -22,6 +22,7 @@ from torch import Tensor
 
 from ...saved.recipe import remembered
 from ..dataset import Dataset
+from ..errors import DEEPEST
 from ..finding import Origin
 from ..normalise import Normalise, pixels, statistics
 from ..store import Examples
@@ -236,14 +237,16 @@ def _check_count(images: Path, image_count: int, labels: Path, label_count: int,
 
 def read_idx(path: Path, layout: _Layout, origin: Origin) -> np.ndarray:
     """The rows of an idx file, (rows, *layout.row) in the file's byte order: mapped, or in memory where it is gzip."""
-    try:
-        return _unpacked(path, layout, origin) if path.suffix == ".gz" else _mapped(path, layout, origin)
-    except gzip.BadGzipFile as error:
-        raise origin.error(path, f"is not a gzip file ({error})", "a file packed with gzip, as .gz says") from error
-    except (EOFError, zlib.error) as error:
-        raise origin.error(path, f"is truncated or damaged ({error})", "a whole gzip file") from error
-    except OSError as error:
-        raise origin.error(path, f"cannot be read ({error.strerror or error})", "a file that can be read") from error
+    with origin.reading(path):
+        try:
+            return _unpacked(path, layout, origin) if path.suffix == ".gz" else _mapped(path, layout, origin)
+        except gzip.BadGzipFile as error:
+            raise origin.error(path, f"is not a gzip file ({error})", "a file packed with gzip, as .gz says") from error
+        except (EOFError, zlib.error) as error:
+            raise origin.error(path, f"is truncated or damaged ({error})", "a whole gzip file") from error
+        except OSError as error:
+            problem = f"cannot be read ({error.strerror or error})"
+            raise origin.error(path, problem, "a file that can be read") from error
 
 
 def _mapped(path: Path, layout: _Layout, origin: Origin) -> np.ndarray:
@@ -254,14 +257,10 @@ def _mapped(path: Path, layout: _Layout, origin: Origin) -> np.ndarray:
     return np.memmap(path, layout.dtype, "c", layout.header_bytes, (rows, *layout.row))
 
 
-# Deflate packs at most 1,032 bytes into one: a header that promises more lies, and is not given the memory.
-_DEEPEST = 1032
-
-
 def _unpacked(path: Path, layout: _Layout, origin: Origin) -> np.ndarray:
     with gzip.open(path, "rb") as stream:
         rows = _rows_of_header(path, stream, layout, origin)
-        if rows * layout.row_bytes > _DEEPEST * path.stat().st_size:
+        if rows * layout.row_bytes > DEEPEST * path.stat().st_size:
             _check_size(path, 0, rows, layout, origin)
         out = np.empty((rows, *layout.row), layout.dtype)
         target = out.reshape(-1).view(np.uint8).data

@@ -16,7 +16,7 @@ from ...extras import needed
 from ...saved.recipe import remembered
 from ..arguments import check_whole
 from ..dataset import Dataset
-from ..errors import DataError
+from ..errors import DataError, reading
 from ..normalise import Normalise, pixels, statistics
 from ..store import Examples
 
@@ -80,11 +80,13 @@ def _in_order(kind: str) -> tuple[int, int | str]:
 def _rows(path: Path, columns: tuple[str, ...]) -> Iterator[_Photograph]:
     if not path.is_file():
         raise DataError(path, "there is no such file", _EXPECTED, _SOURCE)
-    with path.open(encoding="utf-8", newline="") as lines:
+    with reading(path, _EXPECTED, _SOURCE), path.open(encoding="utf-8", newline="") as lines:
         table = csv.DictReader(lines)
         if not set(columns) <= set(table.fieldnames or ()):
             raise DataError(path, f"lacks columns of {', '.join(columns)}", _EXPECTED, _SOURCE)
         found = [_Photograph(row.get("user_id") or "", row["image_id"], row["class"]) for row in table]
+    if any(one.image is None or one.kind is None for one in found):
+        raise DataError(path, "has a row that ends early", _EXPECTED, _SOURCE)
     if not found:
         raise DataError(path, "names no photograph", _EXPECTED, _SOURCE)
     yield from found
@@ -100,11 +102,12 @@ def _find(images: Path, name: str) -> Path:
 def _read(path: Path, size: int) -> Tensor:
     """A photograph (3, size, size) uint8."""
     pillow = needed("PIL.Image", extra="plots", by="reading photographs")
-    try:
-        with pillow.open(path) as opened:
-            image = opened.convert("RGB")
-    except OSError as error:  # a file that is no picture, too
-        raise DataError(path, f"is no picture ({error})", _EXPECTED, _SOURCE) from error
+    with reading(path, _EXPECTED, _SOURCE):
+        try:
+            with pillow.open(path) as opened:
+                image = opened.convert("RGB")
+        except OSError as error:  # a file that is no picture, too
+            raise DataError(path, f"is no picture ({error})", _EXPECTED, _SOURCE) from error
     share = size / min(image.size)
     wide, high = (max(size, round(side * share)) for side in image.size)
     left, top = (wide - size) // 2, (high - size) // 2

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from ...losses import IGNORED
 from ...saved.recipe import remembered
 from ..dataset import Dataset
-from ..errors import DataError
+from ..errors import DataError, reading
 from ..store import Examples
 from .text import character_tokens
 
@@ -30,6 +30,8 @@ _EXPECTED = (
     "LEAF json with users, num_samples and user_data, x as equally long lists of numbers with whole labels y (femnist, "
     "synthetic) or as equally long strings with the next character y (shakespeare)"
 )
+
+_MOST = np.iinfo(np.int32).max  # of a label: no data set has so many classes
 
 _BEYOND_ASCII = re.compile(r"[^\x00-\x7f]")
 
@@ -108,7 +110,9 @@ def _read(directory: Path) -> list[_User]:
     files = sorted(directory.glob("*.json"))
     users: dict[str, _User] = {}
     for file in files:
-        for user in _read_file(file):
+        with reading(file, _EXPECTED, _SOURCE):
+            found = _read_file(file)
+        for user in found:
             if user.name in users:
                 raise DataError(file, f"has the user {user.name!r}, whom another file has too", _EXPECTED, _SOURCE)
             users[user.name] = user
@@ -157,10 +161,11 @@ def _numbers(path: Path, name: str, x: list[Any], y: list[Any]) -> tuple[Array, 
         raise _unusable(path, name, "x of unequal lengths") from error
     if inputs.ndim != 2 or inputs.dtype.kind not in "fiu":
         raise _unusable(path, name, "x that are no lists of numbers (sent140 and reddit are not supported)")
-    if not np.isfinite(inputs).all():
-        raise _unusable(path, name, "x that are not finite")
-    if labels.ndim != 1 or labels.dtype.kind not in "fiu" or (labels != np.floor(labels)).any() or (labels < 0).any():
-        raise _unusable(path, name, "y that are no whole numbers >= 0")
+    if not (np.abs(inputs) <= np.finfo(np.float32).max).all():  # NaN is not, either
+        raise _unusable(path, name, "x that are not finite in float32")
+    whole = labels.ndim == 1 and labels.dtype.kind in "fiu" and (labels == np.floor(labels)).all()
+    if not whole or not ((labels >= 0) & (labels <= _MOST)).all():
+        raise _unusable(path, name, f"y that are no whole numbers from 0 to {_MOST}")
     return inputs.astype(np.float32), labels.astype(np.int64)
 
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import bz2
+import gzip
 import lzma
 import tarfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path, PurePosixPath
-from typing import BinaryIO, cast
+from typing import Any, BinaryIO, cast
 
 import numpy as np
 import torch
@@ -17,7 +19,7 @@ import torch
 from ...saved.recipe import remembered
 from ..arguments import check_whole
 from ..dataset import Dataset
-from ..errors import DataError
+from ..errors import DataError, reading
 from ..store import Examples
 from .text import character_sequences, check_fraction, held_out
 
@@ -26,6 +28,7 @@ _EXPECTED = (
     "plays as .txt files, in a directory or in a tar archive: '****' before acts and scenes, the speaker's name "
     "on a line of its own, indented speech"
 )
+_MOST = 1 << 28  # bytes that an archive unpacks to: all plays are a fortieth of it
 _HEADING = "****"
 
 
@@ -91,7 +94,9 @@ def shakespeare_plays(
 def read_roles(root: str | PathLike[str]) -> list[Role]:
     """All roles that speak, by play in alphabetical order and then by first appearance."""
     roles: dict[tuple[str, str], Role] = {}
-    for path, text in sorted(_texts(Path(root))):
+    with reading(root, _EXPECTED, _SOURCE):
+        texts = sorted(_texts(Path(root)))
+    for path, text in texts:
         play = PurePosixPath(path.as_posix()).stem
         for name, speech in _speeches(path, text):
             roles.setdefault((play, name), Role(play, name)).speeches.append(speech)
@@ -134,8 +139,10 @@ def _archived(archive: Path) -> list[tuple[Path, str]]:
     """The .txt files of a tar archive, read in memory: nothing is unpacked to disk."""
     found = []
     try:
-        with tarfile.open(archive) as tar:
+        with _unpacked(archive) as stream, tarfile.open(fileobj=cast(Any, _Bounded(stream)), mode="r:") as tar:
             for member in tar:
+                if member.issparse():
+                    raise tarfile.TarError(f"{member.name} has holes, as no text has")
                 content = tar.extractfile(member) if member.isfile() and member.name.endswith(".txt") else None
                 if content is not None:
                     path = archive / member.name
@@ -146,6 +153,40 @@ def _archived(archive: Path) -> list[tuple[Path, str]]:
     if not found:
         raise DataError(archive, "holds no .txt file", _EXPECTED, _SOURCE)
     return found
+
+
+_OPENERS: dict[bytes, Callable[[Path], object]] = {
+    b"\x1f\x8b": gzip.open,
+    b"BZh": bz2.open,
+    b"\xfd7zXZ": lzma.open,
+}
+
+
+def _unpacked(archive: Path) -> BinaryIO:
+    """The archive as it is before it is compressed."""
+    with archive.open("rb") as file:
+        begin = file.read(6)
+    opener = next((opener for magic, opener in _OPENERS.items() if begin.startswith(magic)), None)
+    return archive.open("rb") if opener is None else cast(BinaryIO, opener(archive))
+
+
+class _Bounded:
+    """A stream that ends where it is longer than all plays could be: nothing beyond is read or looked for."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream, self.tell = stream, stream.tell
+
+    def read(self, size: int) -> bytes:
+        self._check(self.tell() + size)
+        return self._stream.read(size)
+
+    def seek(self, place: int) -> int:
+        self._check(place)
+        return self._stream.seek(place)
+
+    def _check(self, end: int) -> None:
+        if end > _MOST:
+            raise tarfile.TarError(f"it unpacks to more than {_MOST >> 20} MiB")
 
 
 def _check_end(tar: tarfile.TarFile) -> None:

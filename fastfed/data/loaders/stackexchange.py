@@ -11,7 +11,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from html.parser import HTMLParser
+from html import unescape
 from os import PathLike
 from pathlib import Path
 from typing import BinaryIO, cast
@@ -22,15 +22,18 @@ import torch
 from ...saved.recipe import remembered
 from ..arguments import check_whole
 from ..dataset import Dataset
-from ..errors import DataError
+from ..errors import DataError, reading
 from ..store import Examples
 from .text import Labels, SparseRows, check_fraction, check_labels, held_out, most_common, tags_as
 
 _SOURCE = "https://archive.org/details/stackexchange, Posts.xml in the .7z archive of a site (unpack it first)"
 _EXPECTED = "Posts.xml of a Stack Exchange dump, plain or .xz"
 _CHUNK = 1 << 20  # bytes parsed at a time
+_LONGEST = 1 << 25  # bytes of a post: the sites take 30,000 characters of one
 _QUESTION = "1"
 _WORD = re.compile(r"\w+(?:'\w+)*")
+# A "<" outside quotes ends what is no tag: looking for the end of many that never end takes no longer than the text.
+_TAG = re.compile(r"""<[a-zA-Z/!?](?:[^<>"']|"[^"]*"|'[^']*')*>""")
 _BETWEEN_TAGS = re.compile(r"[<>|]+")  # older dumps write <a><b>, newer ones |a|b|
 
 Root = str | PathLike[str]
@@ -73,7 +76,10 @@ def stack_exchange(
     check_fraction("test_fraction", test_fraction)
     check_labels(labels)
     paths = _files(root)
-    questions = [question for path in paths for question in sorted(read_questions(path), key=_time)]
+    questions = list[Question]()
+    for path in paths:
+        with reading(path, _EXPECTED, _SOURCE):
+            questions += sorted(read_questions(path), key=_time)
     if not questions:
         raise DataError(paths[0], "holds no question with an owner", _EXPECTED, _SOURCE)
     train, test = _split(questions, test_fraction)
@@ -121,8 +127,13 @@ def read_posts(path: Path) -> Iterator[dict[str, str]]:
     parser = _row_parser(path, rows)
     try:
         with _opened(path) as file:
+            unfinished = 0  # bytes since a post was complete
             while chunk := file.read(_CHUNK):
                 parser.Parse(chunk, False)
+                unfinished = 0 if rows else unfinished + len(chunk)
+                if unfinished > _LONGEST:
+                    problem = f"has a post of more than {_LONGEST >> 20} MiB"
+                    raise DataError(path, problem, _EXPECTED, _SOURCE)
                 yield from rows
                 rows.clear()
             parser.Parse(b"", True)
@@ -170,23 +181,17 @@ def _opened(path: Path) -> BinaryIO:
     return cast(BinaryIO, lzma.open(path)) if path.suffix == ".xz" else path.open("rb")
 
 
-class _Text(HTMLParser):
-    """Gathers the text between tags."""
-
-    def __init__(self) -> None:
-        super().__init__(convert_charrefs=True)
-        self.parts: list[str] = []
-
-    def handle_data(self, data: str) -> None:
-        self.parts.append(data)
-
-
 def _plain(html: str) -> str:
     """The text of an HTML fragment; tags part words, as "<li>a</li><li>b</li>" shows."""
-    parser = _Text()
-    parser.feed(html)
-    parser.close()
-    return " ".join(parser.parts)
+    return " ".join(unescape(part) for part in _TAG.split(_without_comments(html)))
+
+
+def _without_comments(html: str) -> str:
+    kept, at = list[str](), 0
+    while (begin := html.find("<!--", at)) >= 0 and (end := html.find("-->", begin + 4)) >= 0:
+        kept.append(html[at:begin])
+        at = end + 3
+    return " ".join([*kept, html[at:]])
 
 
 def _files(root: Root | Sequence[Root]) -> list[Path]:

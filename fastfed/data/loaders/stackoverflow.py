@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import numpy as np
 from ...saved.recipe import remembered
 from ..arguments import check_whole
 from ..dataset import Dataset
-from ..errors import DataError
+from ..errors import DataError, reading
 from ..store import Examples
 from .text import (
     PAD,
@@ -65,8 +66,8 @@ def stack_overflow_nwp(
         def encode(source: ClientFile, chosen: Chosen) -> Examples:
             rows = np.full((sum(count for *_, count in chosen), length + 1), PAD, dtype=np.int64)
             empty = iter(rows)
-            for client, which, _ in chosen:
-                for text in source.texts(client, "tokens", which):
+            for (texts,) in source.texts(_rows(chosen), "tokens"):
+                for text in texts:
                     fill_words(next(empty), _words(text), vocabulary, Tokens(words))
             return next_token_examples(rows)
 
@@ -107,8 +108,7 @@ def stack_overflow_tags(
 
         def encode(source: ClientFile, chosen: Chosen) -> Examples:
             bags, tag_rows = SparseRows(words), SparseRows(tags)
-            for client, which, _ in chosen:
-                columns = [source.texts(client, field, which) for field in ("tokens", "title", "tags")]
+            for columns in source.texts(_rows(chosen), "tokens", "title", "tags"):
                 for text, title, tagged in zip(*columns, strict=True):
                     bags.add_words(_words(text) + _words(title), word_places, count_unknown)
                     tag_rows.add_tags(_tags(tagged), tag_places)
@@ -160,10 +160,9 @@ class _StackOverflow:
             counted = _counts(path)
             return {key: place for place, key in enumerate(list(counted)[:size])}
         counts: Counter[str] = Counter()
-        for client, which, _ in self.train:
-            for field in fields:
-                for text in self.train_file.texts(client, field, which):
-                    counts.update(split(text))
+        for columns in self.train_file.texts(_rows(self.train), *fields):
+            for text in chain(*columns):
+                counts.update(split(text))
         return most_common(counts, size)
 
     def dataset(
@@ -207,6 +206,10 @@ def _spread(sizes: Integers, limit: int | None) -> Iterator[tuple[int, Rows, int
         yield int(client), own - (ends[client] - sizes[client]), len(own)
 
 
+def _rows(chosen: Chosen) -> Iterator[tuple[int, Rows]]:
+    return ((client, which) for client, which, _ in chosen)
+
+
 def _kept(chosen: Chosen, clients: int) -> Integers:
     """How many examples of each client are kept, (clients,) int64."""
     counts = np.zeros(clients, dtype=np.int64)
@@ -218,15 +221,15 @@ def _kept(chosen: Chosen, clients: int) -> Integers:
 def _counts(path: Path) -> dict[str, int]:
     """A file of counts, most frequent first: a json dictionary, or lines of a key and its count."""
     expected = "a json dictionary of counts, or lines of a word and its count"
-    try:
-        text = path.read_text(encoding="utf-8")
-        if text.lstrip().startswith("{"):
-            return {str(key): int(count) for key, count in json.loads(text).items()}
-        return {key: int(count) for key, count in (line.rsplit(maxsplit=1) for line in text.splitlines() if line)}
-    except (ValueError, TypeError) as error:
-        raise DataError(
-            path, f"is truncated or not as expected ({error})", expected, SOURCE.format(path.name)
-        ) from error
+    source = SOURCE.format(path.name)
+    with reading(path, expected, source):
+        try:
+            text = path.read_text(encoding="utf-8")
+            if text.lstrip().startswith("{"):
+                return {str(key): int(count) for key, count in json.loads(text).items()}
+            return {key: int(count) for key, count in (line.rsplit(maxsplit=1) for line in text.splitlines() if line)}
+        except (ValueError, TypeError) as error:
+            raise DataError(path, f"is truncated or not as expected ({error})", expected, source) from error
 
 
 def _words(text: bytes) -> list[str]:

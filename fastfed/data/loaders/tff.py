@@ -102,7 +102,8 @@ def federated_shakespeare(root: Root, length: int = 80) -> Dataset:
     fields = {"snippets": Field(TEXT)}
 
     def examples(clients: ClientFile) -> tuple[Examples, Integers]:
-        texts = [text for client in range(len(clients.names)) for text in clients.texts(client, "snippets")]
+        everything = ((client, slice(None)) for client in range(len(clients.names)))
+        texts = [text for (snippets,) in clients.texts(everything, "snippets") for text in snippets]
         found, counts = character_sequences(texts, length)
         of_text = np.repeat(np.arange(len(clients.names)), clients.sizes)
         return found, np.bincount(of_text, weights=counts, minlength=len(clients.names)).astype(np.int64)

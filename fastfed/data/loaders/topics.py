@@ -16,7 +16,7 @@ import torch
 from ...saved.recipe import remembered
 from ..arguments import check_whole
 from ..dataset import Dataset
-from ..errors import DataError
+from ..errors import DataError, reading
 from ..store import Examples, Inputs
 from .text import PAD, SparseRows, Tokens, most_common
 
@@ -61,7 +61,7 @@ def dbpedia(root: Root, words: int = 10000, length: int = 64, bag: bool = False)
 def _topics(name: str, classes: tuple[str, ...], root: Path, words: int, length: int, bag: bool) -> Dataset:
     check_whole("words", words, least=1)
     check_whole("length", length, least=1)
-    train, test = (list(_read(root / file, len(classes))) for file in ("train.csv", "test.csv"))
+    train, test = (_read(root / file, len(classes)) for file in ("train.csv", "test.csv"))
     places = most_common(Counter(word for text in train for word in text.words), words)
 
     def examples(texts: list[_Text]) -> Examples:
@@ -86,8 +86,13 @@ def _bags(texts: list[_Text], places: dict[str, int], words: int) -> Inputs:
     return rows.sparse()
 
 
-def _read(path: Path, classes: int) -> Iterator[_Text]:
+def _read(path: Path, classes: int) -> list[_Text]:
     """The texts of a file, its title before the rest, in lower case."""
+    with reading(path, _EXPECTED, _SOURCE):
+        return list(_texts(path, classes))
+
+
+def _texts(path: Path, classes: int) -> Iterator[_Text]:
     if not path.is_file():
         raise DataError(path, "there is no such file", _EXPECTED, _SOURCE)
     found = False

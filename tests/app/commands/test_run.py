@@ -186,11 +186,23 @@ def test_synthetic_data_goes_to_a_place_of_its_own(file: Path) -> None:
         (["--set", "data.name=mnist"], "a.toml: data.root: data 'mnist' with partition 'iid' needs it, a directory"),
         (["--set", "data.name=mnist", "--data", "nowhere"], "data: "),
         (["--data", "nowhere"], "--data: data 'digits' reads no files"),
+        (["--from", "round-2"], "--from: goes on from a checkpoint of a run that is there; give --resume, too"),
+        (["--resume", "--from", "last"], "--from: must name a checkpoint, as in round-120, got 'last'"),
     ],
 )
 def test_a_wrong_request_is_a_sentence_and_leaves_nothing(file: Path, arguments: list[str], sentence: str) -> None:
     assert_refused(fastfed("run", file, *arguments), 2, sentence)
     assert [path.name for path in Path().iterdir()] == ["a.toml"]
+
+
+def test_going_back_to_a_checkpoint(file: Path) -> None:
+    assert fastfed("run", file, "--quiet").exit_code == 0
+    rows = runs.read("runs/a").history.without_seconds()
+    last = checkpoint.newest("runs/a/checkpoint").stem
+    assert fastfed("run", file, "--resume", "--from", last, "--quiet").exit_code == 0
+    assert runs.read("runs/a").history.without_seconds() == rows
+    refused = fastfed("run", file, "--resume", "--from", "round-99")
+    assert_refused(refused, 2, "--from: runs/a/checkpoint has no checkpoint of round 99; it has ")
 
 
 def test_a_missing_file_is_a_sentence(file: Path) -> None:

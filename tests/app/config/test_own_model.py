@@ -12,6 +12,7 @@ from torch import nn
 
 from fastfed.app import config, runs, sweep
 from fastfed.app.config import document
+from fastfed.app.config.own import digest_of
 from fastfed.app.config.schema import file_model
 
 from ..commands.support import assert_refused, fastfed
@@ -72,7 +73,10 @@ def test_a_function_beside_the_file_with_its_defaults(home: Path, model: Any) ->
     made = config.load(write(home, model))
     assert widths(made) == [(6, 64), (6,), (10, 6), (10,)]
     told = made.resolved()["model"]
-    assert told == {"name": "ours:narrow", "from": str(home), "width": 6, "bias": True}  # a class is no TOML value
+    digest = digest_of("ours", str(home))
+    assert len(digest) == 12
+    place = {"from": str(home), "source-digest": digest}
+    assert told == {"name": "ours:narrow", **place, "width": 6, "bias": True}  # a class is no TOML value
 
 
 def test_arguments_classes_lists_and_whatever_else_is_taken(home: Path) -> None:
@@ -124,7 +128,8 @@ def test_a_base_finds_it_beside_itself_and_a_name_takes_the_whole_place_of_its_t
     write(below, {"name": "theirs:wide", "w": 8}, "base.toml")
     top = home / "top.toml"
     top.write_text('base = "base/base.toml"\n')
-    assert config.load(top).resolved()["model"] == {"name": "theirs:wide", "from": str(below), "w": 8}
+    place = {"from": str(below), "source-digest": digest_of("theirs", str(below))}
+    assert config.load(top).resolved()["model"] == {"name": "theirs:wide", **place, "w": 8}
     top.write_text('base = "base/base.toml"\nmodel = "ours:narrow"\n')
     assert config.load(top).resolved()["model"]["from"] == str(home)
     assert config.load(top, ["model=lenet"]).resolved()["model"] == {

@@ -170,7 +170,10 @@ def test_a_missing_file_is_named_and_how_to_write_one(tmp_path: Path) -> None:
         config.load(missing)
 
 
-@pytest.mark.parametrize(("text", "problem"), [("a = ", "is not TOML: "), ("a = 1\na = 2", "is not TOML: ")])
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [("a = ", "is not TOML: "), ("a = 1\na = 2", "is not TOML: "), (f"a = {9000 * '['}", "is nested too deeply")],
+)
 def test_what_is_no_toml_is_named(tmp_path: Path, text: str, problem: str) -> None:
     file = written(tmp_path, text)
     with pytest.raises(config.ConfigError) as caught:

@@ -37,7 +37,7 @@ def browser() -> Iterator[Any]:
 class Visit:
     """A page that is open, with all that it complained of and asked the network for."""
 
-    def __init__(self, started: Any, path: Path, **context: Any) -> None:
+    def __init__(self, started: Any, place: Path | str, **context: Any) -> None:
         self.errors: list[str] = []
         self.requests: list[str] = []
         self.page = started.new_context(**{"viewport": {"width": 1200, "height": 900}, **context}).new_page()
@@ -45,7 +45,7 @@ class Visit:
         self.page.on("console", lambda message: self.errors.append(f"{message.type}: {message.text}"))
         self.page.on("pageerror", lambda error: self.errors.append(str(error)))
         self.page.on("request", lambda request: self.requests.append(request.url))
-        self.address = path.resolve().as_uri()
+        self.address = place if isinstance(place, str) else place.resolve().as_uri()
         self.page.goto(self.address)
 
     def count(self, selector: str) -> int:

@@ -30,6 +30,15 @@ def results(*groups: Group, target: float | None = 0.8) -> Grid:
     return tables.results(summarise(groups, "test_accuracy", target), "test_accuracy", target)
 
 
+def test_metrics_of_ones_own_have_a_column_each() -> None:
+    told = {"metrics": ["f1", "odd_error"]}
+    columns = {"test_f1": 0.25, "validation_odd_error": 2.0}
+    grid = results(of("A", [0.5, 0.7], info=told, columns=columns), of("B", [0.4]), target=None)
+    assert texts(grid)[0][:5] == ["run", "final test accuracy", "best test accuracy", "final test f1",
+                                  "final validation odd error"]  # fmt: skip
+    assert [row[3:5] for row in texts(grid)[1:]] == [["25.0%", "2"], [MISSING, MISSING]]
+
+
 def test_results_have_the_best_first_and_marked() -> None:
     grid = results(of("B", [0.5, 0.7]), of("A", [0.85, 0.9]))
     assert texts(grid) == [
