@@ -15,7 +15,7 @@ NATIVE := setup.py $(NATIVE_SOURCES)
 # Where a compiler is, a failing build must stop us: otherwise the C++ backend would silently go untested.
 export FASTFED_REQUIRE_EXTENSION ?= $(if $(shell command -v $(CXX) 2>/dev/null),1,)
 
-.PHONY: help run test asan fuzz device-proof host-proof ranks-proof rule-proof integrations-proof docs lock licences wheel gallery bench bench-peers gpu lint style types clean
+.PHONY: help run test asan fuzz device-proof host-proof ranks-proof rule-proof integrations-proof docs gallery lock licences wheel bench bench-peers gpu lint style types clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets

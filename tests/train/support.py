@@ -37,6 +37,16 @@ def simd_levels() -> list[Any]:
     ]
 
 
+def other_levels() -> list[str]:
+    """The SIMD levels that are compiled in, without the one that this process has."""
+    try:
+        from fastfed import _core
+    except ImportError:
+        return []
+    built = _core.build_info()
+    return [level for level in built["simd_compiled"] if level != built["simd"]]
+
+
 def printed_at(level: str, program: str, **asked: str) -> list[str]:
     """The lines that a Python program prints at this SIMD level, with what is `asked` for in its environment; the test
     is skipped where the processor has not that level."""

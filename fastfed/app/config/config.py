@@ -23,7 +23,7 @@ from .kinds import METHODS, find, name_of
 from .options import arguments_of, without_none, written
 from .own import OwnFunction, OwnPart
 from .parts import BLEND, CHOICES, SERVER, make_blend, make_privacy, write_client
-from .source import PATHS, Data, Model, Source, check_fit, make_model
+from .source import PATHS, Data, Model, Source, make_model
 from .stand_ins import check_data, with_data
 
 _KEYS = (
@@ -61,8 +61,8 @@ class Config:
     model: Model
     settings: Mapping[str, Any]
     run_settings: Mapping[str, Any]
-    loggers: Mapping[str, Logger] = field(default_factory=dict)
     own: Mapping[str, OwnPart | running.OwnFunctions] = field(default_factory=dict)
+    loggers: Mapping[str, Logger] = field(default_factory=dict)
 
     @property
     def seed(self) -> int:
@@ -84,7 +84,6 @@ class Config:
             one.check()
         fed = self.federation() if fed is None else fed
         model = self.make_model()
-        check_fit(model, fed, self.settings.get("loss", "cross_entropy"))
         try:
             sim = Simulation(model, fed, **self.settings)
             no_rounds = {"rounds": 0} if self._counts else {}
@@ -136,10 +135,10 @@ class Config:
         schedules = running.write_schedules(self.settings)
         if schedules:
             tables["schedule"] = schedules
-        told = {logs.LOG: logs.write(self.loggers)} if self.loggers else {}
         tables |= self._further_tables()
-        parts = {name: {**tables.get(name, {}), **one.written()} for name, one in self.own.items()}
-        return tables | parts | told
+        if self.loggers:
+            tables[logs.LOG] = logs.write(self.loggers)
+        return tables | {name: {**tables.get(name, {}), **one.written()} for name, one in self.own.items()}
 
     def given_again(self) -> dict[str, Any]:
         """The settings that a checkpoint does not hold: what is made by functions of the user's own."""
@@ -214,8 +213,8 @@ def parse(tables: Mapping[str, Any]) -> Config:
             **{name: value for one in own.values() for name, value in one.settings().items()},
         },
         run_settings=run_settings,
-        loggers=logs.read(tables.get(logs.LOG, {})),
         own=own,
+        loggers=logs.read(tables.get(logs.LOG, {})),
     )
 
 
