@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
 
+_READABLE = 300  # characters of what a library says
+
 
 class DataError(ValueError):
     """A data file is missing, truncated or not what it should be.
@@ -35,7 +37,13 @@ def _told(error: Exception) -> str:
         return "it is nested too deeply"
     if isinstance(error, MemoryError):
         return "it asks for more memory than there is"
-    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    return f"{type(error).__name__}: {in_brief(str(error))}" if str(error) else type(error).__name__
+
+
+def in_brief(text: str) -> str:
+    """What a library says, on one line: no more of it than can be read."""
+    line = " ".join(text.split())
+    return line if len(line) <= _READABLE else f"{line[:_READABLE]} ..."
 
 
 # Deflate packs at most 1,032 bytes into one: what promises more lies, and is not given the memory.

@@ -97,6 +97,8 @@ def test_damage_is_one_sentence(read: Callable[[Path], Any], file: str, problem:
         (IndexError("list index out of range"), "IndexError: list index out of range"),
         (MemoryError(), "it asks for more memory than there is"),
         (AssertionError(), "AssertionError"),
+        (RuntimeError("two\n  lines"), "RuntimeError: two lines"),
+        (RuntimeError("x" * 1000), f"RuntimeError: {'x' * 300} ..."),
     ],
 )
 def test_any_exception_names_the_file(error: Exception, told: str) -> None:

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from ...extras import needed
 from ...kernels import Stream, permutation
 from ...purposes import Purpose
-from ..errors import DEEPEST, DataError
+from ..errors import DEEPEST, DataError, in_brief
 from .text import Integers
 
 SOURCE = "https://storage.googleapis.com/tff-datasets-public/{}.tar.bz2 (unpack it first)"
@@ -127,7 +127,7 @@ class ClientFile:
             raise self.error(self._ended())
         head: dict[str, Any] = json.loads(line)
         if "problem" in head:
-            raise self.error(head["problem"])
+            raise self.error(in_brief(head["problem"]))
         content = bytearray(head["bytes"])
         if self._child.stdout.readinto(content) < len(content):  # type: ignore[attr-defined]
             raise self.error(self._ended())
