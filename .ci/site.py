@@ -30,7 +30,7 @@ REFERENCE = {  # page -> the names on it
     "models": ("models", "lora"),
     "aggregate": ("aggregate", "compression", "privacy"),
     "timing": ("timing", "fleet", "tune", "exchange"),
-    "hooks": ("hooks",),
+    "hooks": ("hooks", "loggers"),
     "train": ("train",),
     "kernels": ("kernels", "optim"),
     "ranks": ("ranks", "waiting"),

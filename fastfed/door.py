@@ -71,12 +71,11 @@ def check_together(
     model: nn.Module, fed: Federation, loss: Loss, batch_size: int, executor: Executor, notes: Notes
 ) -> None:
     """Refuses a model whose outputs the data has no use for; notes what is hardly meant."""
-    test: Examples | None = fed.test
-    if test is not None and len(test) and len(fed.examples):
-        _check_alike(fed.examples, test)
-    outputs = _tried(model, fed.examples, batch_size) if len(fed.examples) else None
-    if outputs is not None and isinstance(loss, str):
-        _check_targets(fed, outputs, loss, executor)
+    numbers = fed.examples.targets
+    takes_numbers = loss in ("mse", "binary_cross_entropy") and executor.name in ("native", "device")
+    if takes_numbers and isinstance(numbers, Tensor) and not numbers.is_floating_point():
+        raise ValueError(f"fed: its targets are whole numbers, and {loss!r} takes float32; convert them")
+    outputs = check_model(model, fed, loss, batch_size)
     _note_numbers(fed, notes)
     if fed.test is None and validation_rows(fed) is None:
         notes.add(
@@ -85,6 +84,20 @@ def check_together(
         )
     if outputs is not None and loss == "cross_entropy" and _are_shares(outputs):
         notes.add("model: its outputs sum to 1, as shares do, and 'cross_entropy' takes logits; leave the softmax out")
+
+
+def check_model(model: nn.Module, fed: Federation, loss: Loss, batch_size: int = _TRIED) -> Tensor | None:
+    """Refuses a model that cannot take the data, or whose outputs the loss cannot compare with the targets, of the test
+    set either; the outputs for a few examples, if there are any."""
+    test: Examples | None = fed.test
+    if not len(fed.examples):
+        return None
+    if test is not None and len(test):
+        _check_alike(fed.examples, test)
+    outputs = _tried(model, fed.examples, batch_size)
+    if isinstance(loss, str):
+        _check_targets(fed, outputs, loss)
+    return outputs
 
 
 def _tried(model: nn.Module, examples: Examples, batch_size: int) -> Tensor:
@@ -141,15 +154,12 @@ def _is_sequence(mine: Tensor, theirs: Tensor) -> bool:
     return mine.dtype is theirs.dtype is torch.int64 and mine.dim() == theirs.dim() == 2
 
 
-def _check_targets(fed: Federation, outputs: Tensor, loss: LossName, executor: Executor) -> None:
+def _check_targets(fed: Federation, outputs: Tensor, loss: LossName) -> None:
     for whose, examples in (("", fed.examples), ("test ", fed.test)):
         if examples is None or not len(examples):
             continue
-        targets = examples.targets
         if loss == "cross_entropy":
-            _check_labels(targets, outputs, whose)
-        elif isinstance(targets, Tensor) and not targets.is_floating_point() and executor.name in ("native", "device"):
-            raise ValueError(f"fed: its {whose}targets are whole numbers, and {loss!r} takes float32; convert them")
+            _check_labels(examples.targets, outputs, whose)
         first = torch.arange(len(outputs)).clamp(max=len(examples) - 1)
         check_outputs(outputs, examples.targets_of(first), loss)
 

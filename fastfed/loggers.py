@@ -97,7 +97,7 @@ class _WandBRun:
         self._run.log(_numbers(row), step=row["round"])
 
     def close(self) -> None:
-        self._run.finish(quiet=True)
+        self._run.finish()
 
 
 @dataclass

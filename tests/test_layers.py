@@ -14,7 +14,8 @@ ROOMS = ("plan", "train", "program", "aggregate", "exchange", "record", "saved",
 PARTS_OF_ROOMS = tuple(
     """simulation rooms run files settings hooks server tune clients servers models lora methods losses packing
     schedules timing fleet per_client compression privacy batch_norm norms past checks devices purposes extras abi
-    optim waiting ranks board sharing training""".split()  # noqa: SIM905
+    optim waiting ranks board sharing training door notes metrics weights shown fine_tune
+    loggers""".split()  # noqa: SIM905
 )
 DOORS_OF_KERNELS = ("fastfed.kernels", "fastfed.kernels.registry")  # what the app may know of them
 
@@ -99,6 +100,7 @@ def test_every_module_belongs_to_a_layer() -> None:
         "integrations",
         "runs",
         "report",
+        "torchrun",
         "cards",
         "_version",
         "__init__",

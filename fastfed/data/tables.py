@@ -62,7 +62,7 @@ def from_table(
 
 @remembered
 def from_csv(
-    path: str | PathLike[str],
+    file: str | PathLike[str],
     target: str,
     inputs: str | list[str] | None = None,
     client: str | None = None,
@@ -74,7 +74,7 @@ def from_csv(
     """A CSV file whose first line names its columns, as `from_table` takes a table. `test` is another such file."""
     held = None if test is None else _read_csv(Path(test), delimiter)
     return from_table(
-        _read_csv(Path(path), delimiter), target, inputs, client, held, test_fraction, seed, name=Path(path).stem
+        _read_csv(Path(file), delimiter), target, inputs, client, held, test_fraction, seed, name=Path(file).stem
     )
 
 

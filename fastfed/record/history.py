@@ -79,9 +79,11 @@ class History(Shown):
 
     def _check(self, name: str) -> None:
         if self.rounds and not any(name in row for row in self.rounds):
-            raise KeyError(
-                f"{name}: no round has it; there are {', '.join(self.names)}.{nearest(name, tuple(self.names))}"
-            )
+            raise KeyError(f"{name}: no round has it; {self._told}.{nearest(name, tuple(self.names))}")
+
+    @property
+    def _told(self) -> str:
+        return f"there are {', '.join(self.names)}" if self.rounds else "no round has been run"
 
     def to_pandas(self) -> Any:
         """A pandas DataFrame with a line per round, its number the index, and nothing (NaN) where a round has none."""
@@ -112,13 +114,13 @@ class History(Shown):
         """The newest value of a column."""
         values = self.column(name)
         if not values:
-            raise KeyError(f"{name}: no round has a value; there are {', '.join(self.names)}")
+            raise KeyError(f"{name}: no round has a value; {self._told}")
         return values[-1]
 
     def best(self, name: str) -> float:
         """The best finite value of a metric."""
         if not self.column(name):
-            raise KeyError(f"{name}: no round has a value; there are {', '.join(self.names)}")
+            raise KeyError(f"{name}: no round has a value; {self._told}")
         return float((max if higher_is_better(name) else min)(self.values(name)))
 
     def rounds_to(self, name: str, target: float) -> int | None:

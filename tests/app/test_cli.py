@@ -48,7 +48,7 @@ ALL = commands(typer.main.get_command(cli.app))
 
 def test_all_commands_are_there() -> None:
     groups = {("bench", "kernels"), ("bench", "rounds"), ("data", "list"), ("data", "check"), ("data", "show")}
-    groups |= {("data", "features"), ("bench", "peers")}
+    groups |= {("data", "features"), ("data", "get"), ("bench", "peers")}
     single = {"init", "run", "sweep", "compare", "report", "methods", "schema", "doctor", "demo", "bench", "data"}
     single |= {"export", "watch"}
     assert set(ALL) == {(), *groups, *((name,) for name in single)}

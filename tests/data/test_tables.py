@@ -142,7 +142,7 @@ def test_a_csv_file_in_python_and_in_a_file(tmp_path: Path) -> None:
     path.write_text(CSV.replace(",", ";"))
     table = {
         "name": "from_csv",
-        "path": str(path),
+        "file": str(path),
         "target": "city",
         "client": "owner",
         "delimiter": ";",

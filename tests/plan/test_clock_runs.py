@@ -92,6 +92,6 @@ def test_a_run_flushes_once_even_if_those_it_sets_free_would_be_back_in_time() -
 def test_a_run_without_a_round_in_time_has_no_rows(tmp_path: Path) -> None:
     sim = buffered()
     assert len(sim.run(until_clock=1e-6, flush=True, evaluate_every=1, checkpoint=tmp_path, progress=False)) == 0
-    with pytest.raises(KeyError, match="test_accuracy: no round has it"):
+    with pytest.raises(KeyError, match="test_accuracy: no round has a value; no round has been run"):
         sim.history.last("test_accuracy")
     assert ff.Simulation.resume(tmp_path, fed=small_federation()).round == 0

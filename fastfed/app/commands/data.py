@@ -178,6 +178,8 @@ def _found(root: Path) -> Iterator[tuple[str, str, str | None, str]]:
     places = [root, *sorted(p for p in root.iterdir() if p.is_dir() and not p.name.startswith("."))]
     for place in places:
         for name, load in LOADERS.items():
+            if name.startswith("from_"):  # those read whatever a user has
+                continue
             found = _find(load, directories(load), place, places)
             if found is not None:
                 yield name, *found

@@ -16,6 +16,7 @@ from rich.measure import Measurement
 if TYPE_CHECKING:
     from rich.table import Table
 
+_NOTHING = ("", "\N{EN DASH}")  # cells that say nothing
 _UNBOUNDED = 1 << 20  # columns
 
 FAILED, ASKED_WRONGLY, INTERRUPTED = 1, 2, 130
@@ -54,6 +55,7 @@ def show_table(table: Table, stderr: bool = False) -> None:
 def _in_lines(table: Table) -> Group:
     """Of every row the first cell, and below it the others, each with its heading; what is empty is left out."""
     from rich.table import Table
+    from rich.text import Text
 
     first, *others = table.columns
     parts: list[RenderableType] = [] if table.title is None else [table.title]
@@ -61,9 +63,9 @@ def _in_lines(table: Table) -> Group:
         lines = Table.grid(padding=(0, 1))
         for column in others:
             cell = list(column.cells)[place]
-            if cell != "":
+            if cell not in _NOTHING:
                 lines.add_row("", column.header, cell)
-        parts += [name, lines]
+        parts += [Text.from_markup(str(name), style="bold"), lines]
     return Group(*parts, *([] if table.caption is None else [table.caption]))
 
 

@@ -23,7 +23,7 @@ from .kinds import METHODS, find, name_of
 from .options import arguments_of, without_none, written
 from .own import OwnFunction, OwnPart
 from .parts import BLEND, CHOICES, SERVER, make_blend, make_privacy, write_client
-from .source import PATHS, Data, Model, Source, check_fit, make_model
+from .source import PATHS, Data, Model, Source, make_model
 from .stand_ins import check_data, with_data
 
 _KEYS = (
@@ -84,7 +84,6 @@ class Config:
             one.check()
         fed = self.federation() if fed is None else fed
         model = self.make_model()
-        check_fit(model, fed, self.settings.get("loss", "cross_entropy"))
         try:
             sim = Simulation(model, fed, **self.settings)
             no_rounds = {"rounds": 0} if self._counts else {}

@@ -10,13 +10,11 @@ from typing import Any
 
 import torch
 from pydantic import BaseModel
-from torch import Tensor, nn
+from torch import nn
 
-from ...data import DataError, Examples, Federation, hold_out, pooled
+from ...data import DataError, Federation, hold_out, pooled
 from ...lora import lora as adapted
-from ...losses import find_loss
 from ...weights import load_weights
-from ..errors import first_line
 from .document import NAME, WEIGHTS, names_module
 from .errors import ConfigError, keyed, keys_in
 from .kinds import LOADERS, MODELS, PARTITIONS, find, has_clients
@@ -369,28 +367,3 @@ def make_model(source: Model, seed: int) -> nn.Module:
         except (ValueError, TypeError, RuntimeError) as error:
             raise ConfigError(keyed(error, keys_in("model", arguments_of(source.source.function)), "model")) from error
     return model
-
-
-@torch.no_grad()
-def check_fit(model: nn.Module, fed: Federation, loss: Any) -> None:
-    """Tries two examples, and looks at all labels: a model of another shape is refused before a run, not within."""
-    inputs, targets = fed.examples.batch(torch.arange(min(2, len(fed.examples))))
-    training = model.training
-    try:
-        outputs = model.eval()(inputs)
-        find_loss(loss)(outputs, targets)
-    except (RuntimeError, ValueError, IndexError, TypeError) as error:
-        shapes = f"inputs {tuple(inputs.shape[1:])}, targets {tuple(targets.shape[1:])}"
-        raise ConfigError(
-            f"model: does not fit {fed.name} ({shapes}) with the loss {loss!r}: {first_line(error)}"
-        ) from error
-    finally:
-        model.train(training)
-    largest = max((_largest_label(part) for part in (fed.examples, fed.test) if part is not None), default=-1)
-    if loss == "cross_entropy" and largest >= outputs.shape[-1]:
-        raise ConfigError(f"model: has {outputs.shape[-1]} classes, and {fed.name} has labels up to {largest}")
-
-
-def _largest_label(examples: Examples) -> int:
-    targets = examples.targets
-    return int(targets.max()) if isinstance(targets, Tensor) and targets.numel() else -1

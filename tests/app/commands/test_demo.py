@@ -33,7 +33,7 @@ def test_it_compares_four_methods_and_says_where_the_page_is(shown: tuple[Path, 
     data = json.loads(text.partition('id="report-data">')[2].partition("</script>")[0])
     lines = data["charts"]["test_accuracy_by_bits"]["series"]
     assert [(line["label"], line["n"]) for line in lines] == [(method, 2) for method in METHODS]
-    assert all(line["low"] is not None for line in lines)
+    assert all(line["low"] is None for line in lines)  # two seeds are too few for a band
     assert {"step_size_by_round", "partition", "seconds_per_room"} <= set(data["charts"])
     assert (home / "report" / "figures" / "test_accuracy_by_round.png").stat().st_size > 10_000
 

@@ -182,7 +182,7 @@ def test_synthetic_data_goes_to_a_place_of_its_own(file: Path) -> None:
         (["--set", "server"], "--set: must be a dotted key and a value, as in server.lr=0.1, got 'server'"),
         (["--set", "run.cohort=500"], "run.cohort: must be at most the number of clients, 20, got 500"),
         (["--set", "run.device=abacus"], "run.device: must be one that torch has here"),
-        (["--set", "model.sizes=[64,3]"], "model: has 3 classes, and digits has labels up to 9"),
+        (["--set", "model.sizes=[64,3]"], "model: has 3 outputs, and the data has labels up to 9"),
         (["--set", "data.name=mnist"], "a.toml: data.root: data 'mnist' with partition 'iid' needs it, a directory"),
         (["--set", "data.name=mnist", "--data", "nowhere"], "data: "),
         (["--data", "nowhere"], "--data: data 'digits' reads no files"),

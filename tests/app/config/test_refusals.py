@@ -63,8 +63,8 @@ FEDYOGI: dict[str, Any] = {"method": "fedyogi", "client": {"lr": 0.1}, "server":
         ({"data": {"name": "mnist", "root": "nowhere", "partition": "iid", "clients": 2}}, "data: "),
         ({"model": {"name": "mlpp"}}, "model.name: must be one of"),
         ({"model": {**MODEL, "classes": 3}}, "model.classes: model 'mlp' would ignore it, it is an option of model"),
-        ({"model": {"name": "mlp", "sizes": [60, 10]}}, "model: does not fit digits (inputs (1, 8, 8), targets ())"),
-        ({"model": {"name": "mlp", "sizes": [64, 9]}}, "model: has 9 classes, and digits has labels up to 9"),
+        ({"model": {"name": "mlp", "sizes": [60, 10]}}, "model: does not fit the data: layer '1' (Linear) is"),
+        ({"model": {"name": "mlp", "sizes": [64, 9]}}, "model: has 9 outputs, and the data has labels up to 9"),
         ({"run": {"cohort": 2}}, "run.rounds: must be given, a whole number >= 0"),
         ({"run": {"rounds": 1, "cohort": 100}}, "run.cohort: must be at most the number of clients, 20, got 100"),
         (

@@ -10,7 +10,7 @@ import torch
 
 import fastfed as ff
 from fastfed.app.config import document as documents
-from fastfed.app.config.source import check_fit
+from fastfed.door import check_model
 
 from .support import BASE, FILES, HOME, head_of, planned, tables_of
 
@@ -87,7 +87,7 @@ def _is_run(file: str) -> bool:
 )
 def test_its_model_fits_the_stand_in(file: str) -> None:
     config = planned(file, *SMALL, data=("synthetic",)).popitem()[1]
-    check_fit(config.make_model(), config.federation(), config.resolved()["run"]["loss"])
+    check_model(config.make_model(), config.federation(), config.resolved()["run"]["loss"])
 
 
 @pytest.mark.parametrize("file", [name for name in FILES if _is_run(name)])
