@@ -297,7 +297,7 @@ def test_an_evaluation_that_was_interrupted_is_made_up_for(tmp_path: Path, monke
     whole, part = simulation(), simulation()
     whole.run(until=3, evaluate_every=2, progress=False)
 
-    def interrupted(self: object, **besides: object) -> None:
+    def interrupted(self: object, **asked: bool) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(ff.Simulation, "evaluate", interrupted)
