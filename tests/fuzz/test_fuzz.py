@@ -23,6 +23,13 @@ from .readers import READERS, Reader
 ONCE_FINDINGS = (1118, 3, 311)
 
 
+# JAX, if another test has imported it, warns of every fork; these children do not use it.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:os.fork"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+
 @pytest.fixture(autouse=True)
 def one_thread() -> Any:
     threads = torch.get_num_threads()

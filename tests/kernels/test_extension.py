@@ -32,20 +32,25 @@ FIRST = '        ServerRule("sgd", "sgd", (), _AVERAGING),\n'
 Change = tuple[str, str, str, str]
 TABLE = "kernels/table.py"
 CHANGES: dict[str, Change] = {
-    "a new formula": (TABLE, ROW, ROW + ROW.replace('"momentum", "momentum"', '"nesterov", "nesterov"'), "fastfed"),
-    "a formula less": (TABLE, ROW, "", "fastfed"),
-    "another name": (TABLE, ROW, ROW.replace('"momentum", "momentum"', '"momentum", "heavy_ball"'), "fastfed"),
-    "covers": (TABLE, '= "none", "given"', '= "bare", "given"', "fastfed"),
-    "step_sizes": (TABLE, '= "none", "given"', '= "none", "asked"', "fastfed"),
-    "client_numbers": (TABLE, "gamma: float\n    delta: float", "delta: float\n    gamma: float", "fastfed"),
-    "server_numbers": (TABLE, "of_delta: bool\n", "second: bool\n    of_delta: bool\n", "fastfed"),
+    "a new formula": (
+        TABLE,
+        ROW,
+        ROW + ROW.replace('"momentum", "momentum"', '"nesterov", "nesterov"'),
+        "fastfed.kernels",
+    ),
+    "a formula less": (TABLE, ROW, "", "fastfed.kernels"),
+    "another name": (TABLE, ROW, ROW.replace('"momentum", "momentum"', '"momentum", "heavy_ball"'), "fastfed.kernels"),
+    "covers": (TABLE, '= "none", "given"', '= "bare", "given"', "fastfed.kernels"),
+    "step_sizes": (TABLE, '= "none", "given"', '= "none", "asked"', "fastfed.kernels"),
+    "client_numbers": (TABLE, "gamma: float\n    delta: float", "delta: float\n    gamma: float", "fastfed.kernels"),
+    "server_numbers": (TABLE, "of_delta: bool\n", "second: bool\n    of_delta: bool\n", "fastfed.kernels"),
     "scalars": (
         "fastfed/train/work.py",
         '"mean_loss", "delta_norm"',
         '"average_loss", "delta_norm"',
         "fastfed.train.native",
     ),
-    "no lists": ("kernels/extension.py", '"directions", DIRECTIONS', '"orientations", DIRECTIONS', "fastfed"),
+    "no lists": ("kernels/extension.py", '"directions", DIRECTIONS', '"orientations", DIRECTIONS', "fastfed.kernels"),
 }
 # Torch is imported once and every copy in a child of that process: alone, each would take seconds for it.
 IMPORT_EACH = """

@@ -195,10 +195,11 @@ def test_an_error_names_the_hosts_id(executor: str, ids: Tensor) -> None:
     """Not the word that streams know the client by."""
     work = round_of(network(), ids=ids)
     wrong = int(work.rows[work.offsets[1]])  # of the client at position 1
-    given = vectors()
-    examples = Examples(given.inputs, torch.where(torch.arange(len(given)) == wrong, 7, given.targets))  # type: ignore
+    examples = vectors()
+    engine = make(executor, network(), "cross_entropy", examples)
+    examples.targets[wrong] = 7  # type: ignore[index]
     with pytest.raises(RuntimeError, match=rf"\b{ids[1].item()} \(position 1\), .*local step \d+: "):
-        make(executor, network(), "cross_entropy", examples).run(work)
+        engine.run(work)
 
 
 def test_words_of_ids() -> None:

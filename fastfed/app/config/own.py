@@ -349,7 +349,9 @@ def _forget(home: str) -> None:
 
 @contextmanager
 def _looking_in(home: str | None) -> Iterator[None]:
-    """Imports look there first. Modules of other files' directories are forgotten: they may have the same names."""
+    """Imports look there first. Modules of other files' directories are forgotten: they may have the same names. No
+    bytecode is kept: Python takes it for that of a file which was changed within the second and is as long as before.
+    """
     if home is None:
         yield
         return
@@ -358,9 +360,11 @@ def _looking_in(home: str | None) -> Iterator[None]:
     before = set(sys.modules)
     importlib.invalidate_caches()  # a file may be as new as the directory's last reading
     sys.path.insert(0, home)
+    keeps_none, sys.dont_write_bytecode = sys.dont_write_bytecode, True
     try:
         yield
     finally:
+        sys.dont_write_bytecode = keeps_none
         sys.path.remove(home)
         new = {name for name in set(sys.modules) - before if _is_in(home, name.partition(".")[0])}
         _found_in.setdefault(home, set()).update(new)
