@@ -314,7 +314,7 @@ def test_a_rule_is_as_few_files_as_the_page_says() -> None:
 def test_the_page_adds_rules(extended: Path) -> None:
     """On the backends that Python makes, without the five large ones of the cases."""
     small = "nesterov and (reference or numba) and not (1000003 or 4097)"
-    complete = "has_cases or has_an_oracle or readme_names"
+    complete = "has_cases or has_an_oracle or page_of_rules"
     passed = passed_there(extended, f"({small}) or {complete}", CASES, ORACLES, "tests/app/test_cli.py")
     assert passed == 2 * (OF_RULES - 5 + 2) + 3
     assert passed_there(extended, "nesterov-7 and triton", CASES, TRITON_INTERPRET="1") == 3
